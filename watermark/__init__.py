@@ -1,0 +1,1 @@
+"""What the generator and the detector must agree on: keys, schemes, contexts, words and scores."""

@@ -1,0 +1,1 @@
+"""The keyed functions of the schemes, one module a family, in NumPy integers: the specification."""
