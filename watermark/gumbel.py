@@ -71,4 +71,5 @@ def winners(
             f"row {row} of the logits has nothing to draw from: its best value is {best[row]}; "
             "at least one finite logit and no NaN is needed"
         )
-    return np.argmax(race_values, axis=1)
+    ids: NDArray[np.int64] = race_values.argmax(axis=1)
+    return ids

@@ -92,12 +92,14 @@ def test_tm1_context_key_words_symbols_and_slots(key: str, row: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("n_words", [1, 7, 127, 128, 2047, 2048, 2049, 49_152, 65_537])
-def test_keystream_is_the_words_in_index_order(n_words: int) -> None:
+@pytest.mark.parametrize("first", [0, 1, 2047, 2**16 - 1, 2**20 - 1])
+def test_keystream_is_the_words_in_index_order(n_words: int, first: int) -> None:
     row_keys = np.concatenate([tm1_row_key(key, [1, 2, 3, 4]) for key in ("00" * 32, "ff" * 32)])
-    stream = chacha8.keystream(row_keys, n_words)
+    stream = chacha8.keystream(row_keys, n_words, first=first)
     assert stream.shape == (2, n_words)
+    indices = (first + np.arange(n_words)) % 2**20
     for row in range(2):
-        each = chacha8.words_at(np.repeat(row_keys[row : row + 1], n_words, 0), np.arange(n_words))
+        each = chacha8.words_at(np.repeat(row_keys[row : row + 1], n_words, 0), indices)
         assert np.array_equal(stream[row], each)
 
 

@@ -30,6 +30,7 @@ _CONSTANTS: Final = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.ui
 _FILL: Final = 0xFFFFFFFF
 _TILE_COUNTERS: Final = 128
 _WORDS_PER_BLOCK: Final = 16
+_TILE_WORDS: Final = _TILE_COUNTERS * _WORDS_PER_BLOCK
 # The first counter past the keystream: the slot of a position must not depend on a drawn word.
 _SLOT_COUNTER: Final = KEYSTREAM_WORDS // _WORDS_PER_BLOCK
 
@@ -150,14 +151,23 @@ def words_at(
 def keystream(
     row_keys: Words,  # [N, 8]
     n_words: int,
+    *,
+    first: int = 0,
 ) -> Words:  # [N, n_words]
-    """The first `n_words` words of each row's keystream, in index order."""
-    n_rows, n_tiles = row_keys.shape[0], -(-n_words // 2048)
-    counters = np.arange(n_tiles * _TILE_COUNTERS, dtype=np.uint32)
+    """Words `first`, `first` + 1, ... of each row's keystream, which begins anew after its end.
+
+    With a payload symbol as `first`, the columns are the vocabulary ids.
+    """
+    first_tile, last_tile = first >> 11, (first + n_words - 1) >> 11
+    n_rows, n_tiles = row_keys.shape[0], last_tile - first_tile + 1
+    counters = np.arange(first_tile * _TILE_COUNTERS, (last_tile + 1) * _TILE_COUNTERS)
     blocks = chacha_block(
-        np.repeat(row_keys, counters.size, axis=0), np.tile(counters, n_rows)
+        np.repeat(row_keys, counters.size, axis=0),
+        np.tile(counters % _SLOT_COUNTER, n_rows).astype(np.uint32),
     ).reshape(n_rows, n_tiles, _TILE_COUNTERS, _WORDS_PER_BLOCK)
-    return blocks.transpose(0, 1, 3, 2).reshape(n_rows, -1)[:, :n_words]
+    words = blocks.transpose(0, 1, 3, 2).reshape(n_rows, -1)
+    start = first & (_TILE_WORDS - 1)
+    return words[:, start : start + n_words]
 
 
 def payload_slots(
