@@ -1,0 +1,1 @@
+"""Finds marks in text, offline: needs a key and a tokenizer, never a model."""

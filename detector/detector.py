@@ -1,0 +1,191 @@
+"""The façade: keys and a text in, a Detection out. Knows nothing of files, terminals or HTTP."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenmark.detector import power
+from tokenmark.detector.multiplicity import bonferroni
+from tokenmark.detector.pvalue import log_gamma_tail
+from tokenmark.detector.report import Detection, Outcome, Power, Reason, Signal
+from tokenmark.detector.scoring import checked_ids, n_scorable, score_tokens
+from tokenmark.detector.tokens import TextTokenizer
+from tokenmark.watermark.errors import DocumentError, SchemeError, TokenizerError
+from tokenmark.watermark.key import WatermarkKey
+from tokenmark.watermark.scheme import Scheme
+
+__all__ = ["DEFAULT_LEVEL", "DetectionKey", "Detector"]
+
+DEFAULT_LEVEL: Final = 1e-3
+
+# A text too open to be typical would show its mark with at least this probability, or the text is
+# too short to say anything; typical prose with at least that one, or the test is weak.
+_OPEN_POWER: Final = 0.5
+_PROSE_POWER: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionKey:
+    """A key to test, with its public parameters and the tokenizer that its texts are read with."""
+
+    name: str
+    key: WatermarkKey
+    scheme: Scheme
+    tokenizer: TextTokenizer | None = None
+
+    def __post_init__(self) -> None:
+        if self.scheme.payload is not None:
+            raise SchemeError(
+                f"key {self.name!r} carries a payload, which this version cannot read; "
+                "name another key with --key"
+            )
+
+
+class Detector:
+    """Tests every key on a text; the level holds for all of them together.
+
+    Args:
+        keys: at least one.
+        level: false-alarm rate of a verdict `watermarked` on text without a mark.
+    """
+
+    def __init__(self, keys: Sequence[DetectionKey], *, level: float = DEFAULT_LEVEL) -> None:
+        if not keys:
+            raise ValueError("a detector needs at least one key")
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level}")
+        self._keys = tuple(keys)
+        self._level = level
+
+    def detect_text(self, text: str, *, prompt: str | None = None) -> Detection:
+        """Detection in a text.
+
+        Args:
+            text: as it was published.
+            prompt: what the model was asked; where the text begins with it, it is cut off, since
+                ids that the model did not write hold no mark.
+
+        Raises:
+            TokenizerError: a key has no tokenizer.
+            DocumentError: the text has too few tokens for any of the keys.
+        """
+        answer, warnings = _without_prefix(text, prompt)
+        ids_of: dict[str, NDArray[np.int64]] = {}
+        per_key = []
+        for entry in self._keys:
+            if entry.tokenizer is None:
+                raise TokenizerError(
+                    f"key {entry.name!r} is bound to no tokenizer, so it can only test token ids; "
+                    "give --tokenizer FILE, or --ids with a list of ids"
+                )
+            sha256 = entry.tokenizer.reference.sha256
+            if sha256 not in ids_of:
+                ids_of[sha256] = entry.tokenizer.encode(answer)
+            per_key.append(ids_of[sha256])
+        return self._detect(per_key, warnings)
+
+    def detect_ids(
+        self,
+        token_ids: Sequence[int] | NDArray[np.integer],
+        *,
+        prompt_ids: Sequence[int] = (),
+    ) -> Detection:
+        """Detection in token ids, which must come from the tokenizer of the keys.
+
+        Raises:
+            TokenIdError: an id is no integer, negative, or outside the vocabulary.
+            DocumentError: there are too few ids for any of the keys.
+        """
+        answer, warnings = _without_prefix(list(token_ids), list(prompt_ids))
+        per_key = []
+        for entry in self._keys:
+            if entry.tokenizer is None:
+                limit, limit_of = entry.scheme.profile.id_limit, f"scheme {entry.scheme.name}"
+            else:
+                limit = entry.tokenizer.vocabulary_size
+                limit_of = f"the vocabulary of tokenizer {entry.tokenizer.reference.id}"
+            per_key.append(checked_ids(answer, limit=limit, limit_of=limit_of))
+        return self._detect(per_key, warnings)
+
+    def _detect(self, per_key: Sequence[NDArray[np.int64]], warnings: tuple[str, ...]) -> Detection:
+        pairs = [
+            (entry, ids)
+            for entry, ids in zip(self._keys, per_key, strict=True)
+            if n_scorable(ids.size, entry.scheme) > 0
+        ]
+        if not pairs:
+            raise _too_short(self._keys, per_key)
+        signals = tuple(self._test(entry, ids, len(pairs)) for entry, ids in pairs)
+        n_left_out = len(self._keys) - len(pairs)
+        if n_left_out:
+            warnings += (f"{n_left_out} keys were not tested: the text is below their context",)
+        return Detection(signals=signals, warnings=warnings)
+
+    def _test(self, entry: DetectionKey, ids: NDArray[np.int64], n_tests: int) -> Signal:
+        scores = score_tokens(ids, entry.key, entry.scheme)
+        log_pvalue = log_gamma_tail(scores.n_scored, scores.statistic)
+        corrected = bonferroni(log_pvalue, n_tests)
+        log_level = math.log(self._level)
+        single_level = log_level - math.log(n_tests)
+        outcome, reason = _judge(corrected <= log_level, scores.n_scored, single_level)
+        return Signal(
+            scheme=entry.scheme.name,
+            key_id=entry.key.key_id,
+            key_name=entry.name,
+            outcome=outcome,
+            reason=reason,
+            log_pvalue=log_pvalue,
+            log_pvalue_corrected=corrected,
+            tests=n_tests,
+            level=self._level,
+            n_tokens=ids.size,
+            n_scored=scores.n_scored,
+            n_repeated=scores.n_repeated,
+            statistic=scores.statistic,
+            smallest_decisive_length=power.smallest_decisive_length(
+                single_level, largest_score=entry.scheme.profile.largest_score
+            ),
+            power=Power(
+                prose=_power(scores.n_scored, single_level, power.PROSE_NATS),
+                low_entropy=_power(scores.n_scored, single_level, power.LOW_ENTROPY_NATS),
+            ),
+            tokenizer=None if entry.tokenizer is None else entry.tokenizer.reference,
+        )
+
+
+def _power(n_scored: int, log_level: float, nats: float) -> float:
+    return power.detection_power(n_scored, log_level, mean_entropy_nats=nats)
+
+
+def _judge(detected: bool, n_scored: int, log_level: float) -> tuple[Outcome, Reason | None]:  # noqa: FBT001 - the test's own result
+    if detected:
+        return Outcome.DETECTED, None
+    if _power(n_scored, log_level, power.OPEN_NATS) < _OPEN_POWER:
+        return Outcome.INCONCLUSIVE, Reason.TOO_SHORT
+    if _power(n_scored, log_level, power.PROSE_NATS) < _PROSE_POWER:
+        return Outcome.INCONCLUSIVE, Reason.LOW_POWER
+    return Outcome.NOT_DETECTED, None
+
+
+def _too_short(keys: Sequence[DetectionKey], per_key: Sequence[NDArray[np.int64]]) -> DocumentError:
+    n_tokens = max(ids.size for ids in per_key)
+    width = min(entry.scheme.context_width for entry in keys)
+    return DocumentError(
+        f"the text has {n_tokens} tokens, and a token can be scored only after a context of "
+        f"{width}; give a longer text"
+    )
+
+
+_Text = TypeVar("_Text", str, list[int])
+
+
+def _without_prefix(text: _Text, prompt: _Text | None) -> tuple[_Text, tuple[str, ...]]:
+    if not prompt:
+        return text, ()
+    if text[: len(prompt)] == prompt:
+        return text[len(prompt) :], ("the prompt at the start of the text was not scored",)
+    return text, ("the text does not begin with the prompt; all of it was scored",)

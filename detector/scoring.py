@@ -1,0 +1,103 @@
+"""Scores token ids against a key. Knows nothing of text, models or HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenmark.watermark.context import contexts_of, first_occurrence
+from tokenmark.watermark.errors import TokenIdError
+from tokenmark.watermark.key import WatermarkKey
+from tokenmark.watermark.scheme import Scheme
+
+__all__ = ["TokenScores", "checked_ids", "n_scorable", "score_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """The evidence of each scored position; Exp(1) under the null."""
+
+    positions: NDArray[np.int64]  # [n_scored], indices into the token ids
+    scores: NDArray[np.float64]  # [n_scored]
+    n_repeated: int
+
+    @property
+    def n_scored(self) -> int:
+        """How many positions were scored."""
+        return self.scores.size
+
+    @property
+    def statistic(self) -> float:
+        """The sum of the scores; Gamma(n_scored, 1) under the null."""
+        return float(self.scores.sum())
+
+
+def checked_ids(
+    token_ids: Sequence[object] | NDArray[np.integer],
+    *,
+    limit: int,
+    limit_of: str,
+) -> NDArray[np.int64]:
+    """The ids as an array, or a clear refusal.
+
+    Args:
+        token_ids: integers; anything else is refused.
+        limit: ids must lie in [0, limit).
+        limit_of: what sets the limit, for the message.
+
+    Raises:
+        TokenIdError: an id that is no integer, negative, or too large.
+    """
+    if not isinstance(token_ids, np.ndarray):
+        for index, token_id in enumerate(token_ids):
+            if not isinstance(token_id, int) or isinstance(token_id, bool):
+                raise TokenIdError(
+                    f"token id number {index} is a {type(token_id).__name__}; ids are integers"
+                )
+            if not 0 <= token_id < limit:
+                raise _outside(index, token_id, limit, limit_of)
+    ids = np.asarray(token_ids, dtype=np.int64).reshape(-1)
+    outside = np.flatnonzero((ids < 0) | (ids >= limit))
+    if outside.size:
+        raise _outside(int(outside[0]), int(ids[outside[0]]), limit, limit_of)
+    return ids
+
+
+def _outside(index: int, token_id: int, limit: int, limit_of: str) -> TokenIdError:
+    return TokenIdError(
+        f"token id number {index} is {token_id}; {limit_of} allows 0..{limit - 1}: "
+        "check that the ids come from the right tokenizer"
+    )
+
+
+def n_scorable(n_tokens: int, scheme: Scheme) -> int:
+    """Positions with a context, repeated ones included."""
+    if scheme.profile.padding is not None:
+        return n_tokens
+    return max(0, n_tokens - scheme.context_width)
+
+
+def score_tokens(
+    token_ids: NDArray[np.int64],  # [T]
+    key: WatermarkKey,
+    scheme: Scheme,
+) -> TokenScores:
+    """Scores of all positions that have a context which is new in this text.
+
+    Repeated contexts are always masked: the same words would count twice and the null would no
+    longer hold.
+    """
+    profile = scheme.profile
+    ids = checked_ids(token_ids, limit=profile.id_limit, limit_of=f"scheme {scheme.name}")
+    contexts = contexts_of(ids, scheme.context_width, padding=profile.padding)
+    is_new = first_occurrence(contexts)
+    positions = np.flatnonzero(is_new) + (ids.size - contexts.shape[0])
+    stream_key = profile.stream_key(key, scheme.context_width)
+    states = profile.row_states(stream_key, contexts[is_new])
+    words = profile.words_at(states, ids[positions])
+    return TokenScores(
+        positions=positions,
+        scores=profile.score(words),
+        n_repeated=contexts.shape[0] - positions.size,
+    )
