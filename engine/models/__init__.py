@@ -1,0 +1,1 @@
+"""The models the engine can run and the files they are read from."""
