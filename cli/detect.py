@@ -29,6 +29,13 @@ _FAILED: Final = 2
 _EXIT_CODES: Final = {"watermarked": 0, "not_detected": 1, "inconclusive": 3}
 
 
+def _checked_level(_context: click.Context, _option: click.Parameter, level: float) -> float:
+    # Written so that NaN breaks the rule.
+    if not 0 < level < 1:
+        raise click.BadParameter(f"{level} is not between 0 and 1")
+    return level
+
+
 @click.command(cls=Command, name="wm-detect")
 @click.argument("names", metavar="FILE...", nargs=-1, required=True)
 @keyring_option
@@ -51,10 +58,11 @@ _EXIT_CODES: Final = {"watermarked": 0, "not_detected": 1, "inconclusive": 3}
 )
 @click.option(
     "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    callback=_checked_level,
+    type=float,
     default=1e-3,
     show_default=True,
-    help="False-alarm rate, for all keys together.",
+    help="False-alarm rate, for all keys together; between 0 and 1.",
 )
 @json_option
 @click.option(

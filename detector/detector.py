@@ -8,8 +8,14 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenmark.detector import power
 from tokenmark.detector.multiplicity import bonferroni
+from tokenmark.detector.power import (
+    LOW_ENTROPY,
+    OPEN,
+    PROSE,
+    detection_power,
+    smallest_decisive_length,
+)
 from tokenmark.detector.pvalue import log_gamma_tail
 from tokenmark.detector.report import Detection, Outcome, Power, Reason, Signal
 from tokenmark.detector.scoring import checked_ids, n_scorable, score_tokens
@@ -100,7 +106,8 @@ class Detector:
             TokenIdError: an id is no integer, negative, or outside the vocabulary.
             DocumentError: there are too few ids for any of the keys.
         """
-        answer, warnings = _without_prefix(list(token_ids), list(prompt_ids))
+        given = token_ids.tolist() if isinstance(token_ids, np.ndarray) else list(token_ids)
+        answer, warnings = _without_prefix(given, list(prompt_ids))
         per_key = []
         for entry in self._keys:
             if entry.tokenizer is None:
@@ -146,27 +153,23 @@ class Detector:
             n_scored=scores.n_scored,
             n_repeated=scores.n_repeated,
             statistic=scores.statistic,
-            smallest_decisive_length=power.smallest_decisive_length(
+            smallest_decisive_length=smallest_decisive_length(
                 single_level, largest_score=entry.scheme.profile.largest_score
             ),
             power=Power(
-                prose=_power(scores.n_scored, single_level, power.PROSE_NATS),
-                low_entropy=_power(scores.n_scored, single_level, power.LOW_ENTROPY_NATS),
+                prose=detection_power(scores.n_scored, single_level, PROSE),
+                low_entropy=detection_power(scores.n_scored, single_level, LOW_ENTROPY),
             ),
             tokenizer=None if entry.tokenizer is None else entry.tokenizer.reference,
         )
 
 
-def _power(n_scored: int, log_level: float, nats: float) -> float:
-    return power.detection_power(n_scored, log_level, mean_entropy_nats=nats)
-
-
 def _judge(detected: bool, n_scored: int, log_level: float) -> tuple[Outcome, Reason | None]:  # noqa: FBT001 - the test's own result
     if detected:
         return Outcome.DETECTED, None
-    if _power(n_scored, log_level, power.OPEN_NATS) < _OPEN_POWER:
+    if detection_power(n_scored, log_level, OPEN) < _OPEN_POWER:
         return Outcome.INCONCLUSIVE, Reason.TOO_SHORT
-    if _power(n_scored, log_level, power.PROSE_NATS) < _PROSE_POWER:
+    if detection_power(n_scored, log_level, PROSE) < _PROSE_POWER:
         return Outcome.INCONCLUSIVE, Reason.LOW_POWER
     return Outcome.NOT_DETECTED, None
 

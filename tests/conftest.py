@@ -2,7 +2,7 @@
 
 import os
 
-# Before torch is imported: its threads must not spin while they wait, or a busy machine stands still.
+# Before torch is imported: threads that spin while they wait bring a busy machine to a halt.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest

@@ -27,7 +27,7 @@ OURS = {
 NUMERIC = {"numpy"}
 OTHERS = {
     "watermark": NUMERIC | {"cryptography", "filelock", "platformdirs"},
-    "detector": NUMERIC | {"scipy", "tokenizers"},
+    "detector": NUMERIC | {"tokenizers"},
     "kernels": NUMERIC | {"torch"},
     "engine": NUMERIC
     | {"filelock", "gguf", "jinja2", "prometheus_client", "psutil", "tokenizers", "torch"},

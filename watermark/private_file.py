@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from filelock import FileLock, Timeout
-
 from tokenmark.watermark.errors import KeyringError
 
 __all__ = ["locked", "open_regular", "refuse_shared", "replace_file", "resolve"]
@@ -83,6 +81,8 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
             cannot be written.
     """
     lock_path = path.with_name(path.name + ".lock")
+    from filelock import FileLock, Timeout  # noqa: PLC0415 - only a change needs it, not a detection
+
     lock = FileLock(lock_path, timeout=timeout_s, mode=_FILE_MODE)
     try:
         _make_folder(path.parent)

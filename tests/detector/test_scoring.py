@@ -58,9 +58,7 @@ def test_tm1_vectors(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", DETECTIONS)
 def test_vllm_detections(row: dict[str, Any]) -> None:
     ids, width = WORDS["sequences"][row["seq"]], row["context_width"]
-    statistic, n = vllm_statistic(
-        ids, int(row["key"]), width, dedup=row["deduplicate_contexts"]
-    )
+    statistic, n = vllm_statistic(ids, int(row["key"]), width, dedup=row["deduplicate_contexts"])
     assert n == row["n"]
     assert_agrees(statistic, n, row["score"], row["p_value"])
 
