@@ -1,0 +1,42 @@
+"""Text to ids and back with a model's tokenizer file. Knows nothing of chats or requests."""
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
+from tokenmark.watermark.errors import ModelError
+
+__all__ = ["TextCodec"]
+
+
+class TextCodec:
+    """The tokenizer of a served model.
+
+    Args:
+        tokenizer_json: the bytes of the tokenizer file.
+
+    Raises:
+        ModelError: the bytes are no tokenizer.
+    """
+
+    __slots__ = ("_tokenizer",)
+
+    def __init__(self, tokenizer_json: bytes) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
+        # The library raises a bare Exception for whatever is wrong with the file.
+        except Exception as error:
+            raise ModelError(f"the model's tokenizer file cannot be read: {error}") from error
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids, special ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a prompt, without any that the tokenizer would add around it."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ids, special ones left out; incomplete characters give U+FFFD."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
