@@ -88,6 +88,7 @@ def main(
     FILE is plain UTF-8 text, or - for standard input.
     """
     from tokenmark.detector.detector import Detector
+    from tokenmark.detector.documents import read_document
     from tokenmark.detector.key_selection import select_keys
 
     ring = keyring_file(keyring, passphrase_file=passphrase_file).read()
@@ -96,9 +97,8 @@ def main(
         say(f"Warning: {warning}")
     detector = Detector(selection.keys, level=level)
     examine = _examine_ids if as_ids else _examine_text
-    items: list[_Item] = []
-    for name in names:
-        items += examine(detector, name, prompt)
+    asked = None if prompt is None else read_document(prompt)
+    items = [item for name in names for item in examine(detector, name, asked)]
     for item in items:
         item.say_notes()
     if as_json:
@@ -160,20 +160,20 @@ def _examine_text(detector: Detector, name: str, prompt: str | None) -> list[_It
     from tokenmark.watermark.errors import TokenmarkError
 
     try:
-        text = read_document(name)
-        asked = None if prompt is None else read_document(prompt)
-        return [_Item(name, detector.detect_text(text, prompt=asked))]
+        return [_Item(name, detector.detect_text(read_document(name), prompt=prompt))]
     except TokenmarkError as error:
         return [_Item(name, error)]
 
 
 def _examine_ids(detector: Detector, name: str, prompt: str | None) -> list[_Item]:
     from tokenmark.detector.documents import parse_token_ids, read_document
-    from tokenmark.watermark.errors import TokenmarkError
+    from tokenmark.watermark.errors import DocumentError, TokenmarkError
 
     try:
         lists = parse_token_ids(read_document(name), name)
-        prompts = [[]] if prompt is None else parse_token_ids(read_document(prompt), prompt)
+        prompts = [[]] if prompt is None else parse_token_ids(prompt, "the prompt")
+        if len(prompts) > 1:
+            raise DocumentError(f"the prompt holds {len(prompts)} lists of ids; give one")
     except TokenmarkError as error:
         return [_Item(name, error)]
     items = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tokenmark.detector.detector import DetectionKey
 from tokenmark.detector.tokens import TextTokenizer
-from tokenmark.watermark.errors import KeyringError, KeyStateError, TokenizerError
+from tokenmark.watermark.errors import KeyringError, KeyStateError, SchemeError, TokenizerError
 from tokenmark.watermark.key_entry import KeyEntry
 from tokenmark.watermark.keyring import Keyring
 
@@ -34,23 +34,16 @@ class _Tokenizers:
         """The tokenizer that was given, else the one that the entry names."""
         bound = entry.tokenizer
         if self._given is not None:
-            found = self._given
-        elif bound is None:
+            entry.check_tokenizer(self._given.reference)
+            return self._given
+        if bound is None:
             _refuse_unbound(entry, may_be_missing=may_be_missing)
             return None
-        elif bound.sha256 in self._bound:
-            return self._bound[bound.sha256]
-        else:
+        if bound.sha256 not in self._bound:
             found = TextTokenizer(bound.id)
-        if bound is not None and bound.sha256 != found.reference.sha256:
-            raise TokenizerError(
-                f"key {entry.name!r} is bound to tokenizer {bound.id!r} (SHA-256 {bound.sha256}), "
-                f"and this one has {found.reference.sha256}; give the tokenizer.json of the model "
-                "that the key marks"
-            )
-        if bound is not None:
+            entry.check_tokenizer(found.reference)
             self._bound[bound.sha256] = found
-        return found
+        return self._bound[bound.sha256]
 
 
 def _refuse_unbound(entry: KeyEntry, *, may_be_missing: bool) -> None:
@@ -83,25 +76,24 @@ def select_keys(
         KeyringError: no key is left to test.
     """
     tokenizers = _Tokenizers(tokenizer)
-    entries = [keyring.get(name) for name in names] or keyring.entries
+    # A key named twice is one test, not two.
+    entries = [keyring.get(name) for name in dict.fromkeys(names)] or keyring.entries
     keys, left_out = [], []
     for entry in entries:
         try:
             entry.check_can_verify()
-            found = tokenizers.of(entry, may_be_missing=for_ids)
-        except (KeyStateError, TokenizerError) as error:
+            keys.append(
+                DetectionKey(
+                    name=entry.name,
+                    key=keyring.key(entry.name),
+                    scheme=entry.scheme,
+                    tokenizer=tokenizers.of(entry, may_be_missing=for_ids),
+                )
+            )
+        except (KeyStateError, SchemeError, TokenizerError) as error:
             if names or len(entries) == 1:
                 raise
             left_out.append(f"not tested: {error}")
-            continue
-        keys.append(
-            DetectionKey(
-                name=entry.name,
-                key=keyring.key(entry.name),
-                scheme=entry.scheme,
-                tokenizer=found,
-            )
-        )
     if not keys:
         reason = f" ({left_out[0]})" if left_out else ""
         raise KeyringError(

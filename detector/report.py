@@ -126,16 +126,21 @@ class Detection:
         return Verdict.NOT_DETECTED
 
     @property
+    def _decisive(self) -> Signal:
+        """The signal that makes the verdict what it is."""
+        if self.verdict is not Verdict.INCONCLUSIVE:
+            return self.best
+        return next(signal for signal in self.signals if signal.reason is not None)
+
+    @property
     def reason(self) -> Reason | None:
         """Why the verdict is inconclusive, if it is."""
-        if self.verdict is not Verdict.INCONCLUSIVE:
-            return None
-        return next(signal.reason for signal in self.signals if signal.reason is not None)
+        return self._decisive.reason
 
     @property
     def verdict_text(self) -> str:
         """The verdict in plain words."""
-        best = self.best
+        best = self._decisive
         tried = f"{best.tests} key" + ("s" if best.tests > 1 else "")
         evidence = (
             f"p = {_decimal(best.log10_pvalue_corrected)} after correction for {tried}, "
@@ -145,11 +150,12 @@ class Detection:
             return f"The mark of key {best.key_id} ({best.scheme}) was found: {evidence}."
         if self.verdict is Verdict.NOT_DETECTED:
             return f"No mark was found: {evidence}. {NO_MARK_SENTENCE}"
+        assert best.reason is not None
         because = {
             Reason.TOO_SHORT: f"{best.n_scored} scored tokens are too few to decide",
             Reason.LOW_POWER: f"{best.n_scored} scored tokens would show a mark in prose with "
             f"probability {best.power.prose:.2f} only",
-        }[self.reason or Reason.TOO_SHORT]
+        }[best.reason]
         return f"No mark was found, but {because}: {evidence}. {NO_MARK_SENTENCE}"
 
     def to_json(self) -> dict[str, object]:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -63,12 +63,15 @@ class AsyncEngine:
     def __init__(self, core: EngineCore, metrics: EngineMetrics) -> None:
         self._core = core
         self._metrics = metrics
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._wake = threading.Condition()
-        self._streams: dict[str, _Stream] = {}
-        self._stopping = False
-        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        # Guards the four below, which both sides touch.
+        self._wake = threading.Condition()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._open: set[_Stream] = set()
+        self._stopping = False
+        self._ended = False
+        # Where the results of each request go that the core has.
+        self._streams: dict[str, _Stream] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -83,12 +86,12 @@ class AsyncEngine:
     @property
     def is_healthy(self) -> bool:
         """Whether the engine's thread is alive and takes requests."""
-        return self._thread.is_alive() and self._failure is None
+        return self._thread.is_alive() and not (self._stopping or self._ended)
 
-    async def generate(self, submissions: Sequence[Submission]) -> AsyncIterator[StepResult]:
+    async def generate(self, submissions: Sequence[Submission]) -> AsyncGenerator[StepResult, None]:
         """The results of the requests as they come, interleaved, until all have ended.
 
-        Requests that are unfinished when the iterator is closed are aborted, so a client that goes
+        Requests that are unfinished when the generator is closed are aborted, so a client that goes
         away holds no blocks.
 
         Raises:
@@ -98,41 +101,39 @@ class AsyncEngine:
         stream = _Stream(len(submissions))
         names = [submission.request.request_id for submission in submissions]
         try:
-            self._post(lambda: self._add(submissions, stream))
+            self._submit(lambda: self._add(submissions, stream), stream)
             while stream.n_open:
                 result = await stream.get()
                 stream.n_open -= result.finish_reason is not None
                 yield result
         finally:
-            if stream.n_open:
-                self._post(lambda: self._abort(names), must_run=False)
+            with self._wake:
+                self._open.discard(stream)
+                if stream.n_open:
+                    self._inbox.append(lambda: self._abort(names))
+                    self._wake.notify()
 
-    def _post(self, action: Callable[[], None], *, must_run: bool = True) -> None:
-        """Have the engine's thread do something between two steps."""
+    def _submit(self, action: Callable[[], None], stream: _Stream) -> None:
+        """Have the engine's thread do something between two steps, or tell the stream it ended."""
         with self._wake:
-            if self.is_healthy and not self._stopping:
-                self._inbox.append(action)
-                self._wake.notify()
-            elif must_run:
+            if not self.is_healthy:
                 raise CapacityError(
                     "the engine has stopped; see the server's log and start it anew"
                 )
+            self._open.add(stream)
+            self._inbox.append(action)
+            self._wake.notify()
 
     def _run(self) -> None:
         try:
             while self._wait_for_work():
                 for result in self._core.step():
                     self._deliver(result)
-                self._metrics.observe_load(self._core.n_running, self._core.n_waiting)
-                if not self._core.has_work:
-                    self._core.check_integrity()
-        except BaseException as error:
-            # A defect: every open answer is told, and /healthz turns red.
-            with self._wake:
-                self._failure = error
-            stopped = CapacityError("the engine stopped on an internal error; see the server's log")
-            for stream in self._streams.values():
-                stream.put(stopped)
+                self._observe()
+            self._tell_all("the engine is shutting down; ask again once it is back")
+        except BaseException:
+            # A defect. The thread ends with its traceback in the log, and /healthz turns red.
+            self._tell_all("the engine stopped on an internal error; see the server's log")
             raise
 
     def _wait_for_work(self) -> bool:
@@ -148,6 +149,7 @@ class AsyncEngine:
         return True
 
     def _add(self, submissions: Sequence[Submission], stream: _Stream) -> None:
+        """Queue all of the requests, or none and say why."""
         added = []
         try:
             for submission in submissions:
@@ -159,16 +161,15 @@ class AsyncEngine:
             stream.put(error)
             return
         self._streams.update(dict.fromkeys(added, stream))
-        self._metrics.observe_admission(submissions[0].request.n_prompt, len(added))
+        for submission in submissions:
+            self._metrics.observe_admission(submission.request.n_prompt)
 
     def _abort(self, names: Sequence[str]) -> None:
         for name in names:
-            if self._streams.pop(name, None) is not None:
-                self._core.abort(name)
-                self._metrics.observe_abort()
-        self._metrics.observe_load(self._core.n_running, self._core.n_waiting)
-        if not self._core.has_work:
-            self._core.check_integrity()
+            self._streams.pop(name, None)
+            result = self._core.abort(name)
+            if result is not None:
+                self._metrics.observe_result(result)
 
     def _deliver(self, result: StepResult) -> None:
         self._metrics.observe_result(result)
@@ -176,3 +177,16 @@ class AsyncEngine:
         if result.finish_reason is not None:
             del self._streams[result.request_id]
         stream.put(result)
+
+    def _observe(self) -> None:
+        """State the load; whenever the engine is idle, check that nothing was lost."""
+        self._metrics.observe_load(self._core.n_running, self._core.n_waiting)
+        if not self._core.has_work:
+            self._core.check_integrity()
+
+    def _tell_all(self, message: str) -> None:
+        """End whatever somebody still waits for; nothing new is taken from now on."""
+        with self._wake:
+            self._ended = True
+            for stream in self._open:
+                stream.put(CapacityError(message))

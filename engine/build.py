@@ -143,6 +143,7 @@ def _engine_config(checkpoint: Checkpoint, hardware: Hardware, length: int) -> E
         max_running=_MAX_RUNNING,
         block_size=_BLOCK_SIZE,
         dtype=hardware.dtype,
+        device=hardware.device,
     )
     n_blocks = cache_blocks(
         checkpoint.config,

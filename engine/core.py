@@ -116,10 +116,16 @@ class EngineCore:
         )
         self._active[request.request_id] = _Active(request, answer, detokenizer)
 
-    def abort(self, request_id: str) -> None:
-        """Forget a request at any stage; its blocks are free at once."""
-        self._scheduler.finish(request_id, FinishReason.ABORT)
-        self._active.pop(request_id, None)
+    def abort(self, request_id: str) -> StepResult | None:
+        """End a request at any stage; its blocks are free at once.
+
+        Returns how far it came, or None if it had ended by itself.
+        """
+        active = self._active.get(request_id)
+        if active is None:
+            return None
+        self._end(request_id, FinishReason.ABORT)
+        return _result(active, (), "", FinishReason.ABORT)
 
     def step(self) -> list[StepResult]:
         """Compute one step; the results of all requests that drew or ended."""

@@ -3,7 +3,6 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from tokenmark.engine.core import StepResult
-from tokenmark.engine.request import FinishReason
 
 __all__ = ["EngineMetrics"]
 
@@ -47,13 +46,9 @@ class EngineMetrics:
         self._running.set(n_running)
         self._waiting.set(n_waiting)
 
-    def observe_admission(self, n_prompt: int, n_answers: int) -> None:
-        """Count the prompt of each admitted answer."""
-        self._prompt_tokens.inc(n_prompt * n_answers)
-
-    def observe_abort(self) -> None:
-        """Count an answer that nobody waited for any more."""
-        self._finished.labels(FinishReason.ABORT.value).inc()
+    def observe_admission(self, n_prompt: int) -> None:
+        """Count the prompt of an admitted answer."""
+        self._prompt_tokens.inc(n_prompt)
 
     def observe_result(self, result: StepResult) -> None:
         """Count an answer's tokens and how it ended, once it has."""

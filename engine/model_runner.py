@@ -15,7 +15,14 @@ from tokenmark.engine.models.llama import Llama, LlamaConfig
 from tokenmark.engine.scheduler import SchedulerOutput
 from tokenmark.watermark.errors import CapacityError
 
-__all__ = ["ModelOutput", "ModelRunner", "cache_blocks", "cache_memory", "default_dtype"]
+__all__ = [
+    "ModelOutput",
+    "ModelRunner",
+    "available_memory",
+    "cache_blocks",
+    "cache_memory",
+    "default_dtype",
+]
 
 # The other half is for the steps' own tensors, the rest of the process and the machine.
 _FRACTION_OF_AVAILABLE: Final = 0.5
@@ -87,6 +94,13 @@ def cache_blocks(
     return memory_bytes // (block_size * _bytes_per_token(config, dtype))
 
 
+def available_memory(device: torch.device) -> int:
+    """Bytes that are free where a KV cache would lie."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
 def cache_memory(
     config: LlamaConfig,
     *,
@@ -94,8 +108,9 @@ def cache_memory(
     max_running: int,
     block_size: int,
     dtype: torch.dtype,
+    device: torch.device,
 ) -> int:
-    """Bytes to give to a KV cache in main memory.
+    """Bytes to give to a KV cache on the device.
 
     Half of what is available, but never more than `max_running` sequences of `max_model_len` tokens
     can fill.
@@ -105,7 +120,7 @@ def cache_memory(
     """
     n_blocks = -(-max_model_len // block_size)
     needed = n_blocks * block_size * _bytes_per_token(config, dtype)
-    granted = int(psutil.virtual_memory().available * _FRACTION_OF_AVAILABLE)
+    granted = int(available_memory(device) * _FRACTION_OF_AVAILABLE)
     if granted < needed:
         raise CapacityError(
             f"the KV cache of one sequence of max_model_len={max_model_len} needs"

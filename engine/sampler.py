@@ -46,6 +46,8 @@ class Sampler:
         logits: Tensor,  # [B, V] float32
     ) -> list[int | SamplingError]:
         """The drawn id of each row, or the error that only this row has."""
+        # Filters and the draw run on the host.
+        logits = logits.cpu()
         outcome: list[int | SamplingError] = [_unusable(row) for row in rows]
         usable = _usable_rows(logits)
         drawn = []

@@ -10,6 +10,7 @@
     ├── TokenIdError          ids outside the range of the scheme or the vocabulary
     ├── DocumentError         a text that cannot be read: empty, binary, wrong form
     ├── ModelError            weights that are missing, damaged or of an unknown kind
+    ├── AddressError          a host or port that cannot be served at
     ├── CapacityError         the machine or the engine is too small for what was asked
     ├── RequestError          a generation request that no engine state could make valid
     └── SamplingError         logits from which nothing can be drawn
@@ -19,6 +20,7 @@ holds a secret or a user's text.
 """
 
 __all__ = [
+    "AddressError",
     "CapacityError",
     "DocumentError",
     "KeyMaterialError",
@@ -73,6 +75,10 @@ class DocumentError(TokenmarkError):
 
 class ModelError(TokenmarkError):
     """Model weights that are missing, damaged or not supported."""
+
+
+class AddressError(TokenmarkError):
+    """A host that must not be served at, or a port that cannot be had."""
 
 
 class CapacityError(TokenmarkError):

@@ -133,6 +133,19 @@ class KeyEntry:
                 "nothing; use another key"
             )
 
+    def check_tokenizer(self, tokenizer: TokenizerReference) -> None:
+        """Return if the key's texts may be read with that tokenizer.
+
+        Raises:
+            KeyStateError: it is bound to another one.
+        """
+        bound = self.tokenizer
+        if bound is not None and bound.sha256 != tokenizer.sha256:
+            raise KeyStateError(
+                f"key {self.name!r} is bound to tokenizer {bound.id!r} (SHA-256 {bound.sha256}), "
+                f"not to {tokenizer.id!r} ({tokenizer.sha256}); use that one, or another key"
+            )
+
     def to_json(self) -> dict[str, object]:
         """The entry as key files and `wm-keys --json` carry it."""
         tokenizer = self.tokenizer

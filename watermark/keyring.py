@@ -213,15 +213,8 @@ class KeyringFile:
         """
 
         def changed(entry: KeyEntry) -> KeyEntry:
-            bound = entry.tokenizer
-            if bound is None:
-                return replace(entry, tokenizer=tokenizer)
-            if bound.sha256 != tokenizer.sha256:
-                raise KeyStateError(
-                    f"key {name!r} is bound to tokenizer {bound.id!r} (SHA-256 {bound.sha256}), "
-                    f"not to {tokenizer.id!r} ({tokenizer.sha256}); use that one, or another key"
-                )
-            return entry
+            entry.check_tokenizer(tokenizer)
+            return replace(entry, tokenizer=tokenizer) if entry.tokenizer is None else entry
 
         return self._replace_entry(name, changed)
 

@@ -167,7 +167,12 @@ def test_blocks_fill_the_memory_and_no_more(dtype: torch.dtype) -> None:
 
 def memory_for(max_model_len: int) -> int:
     return cache_memory(
-        TINY, max_model_len=max_model_len, max_running=3, block_size=16, dtype=torch.float32
+        TINY,
+        max_model_len=max_model_len,
+        max_running=3,
+        block_size=16,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
     )
 
 
