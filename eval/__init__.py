@@ -1,0 +1,1 @@
+"""Shows and measures what the mark does: the demonstration, the benchmarks, the evaluation."""
