@@ -6,15 +6,10 @@ type, and checks what they answer.
 
 import json
 import re
-import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -24,14 +19,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from tokenmark.eval.commands import CommandError, run_command, running_server
+
 __all__ = ["main"]
 
 _LEVEL: Final = 1e-6
 _MIN_TOKENS: Final = 200
 _MAX_TOKENS: Final = 280
-_READY_TIMEOUT_S: Final = 300.0
 _ANSWER_TIMEOUT_S: Final = 600.0
-_STOP_TIMEOUT_S: Final = 20.0
 _HUMAN: Final = "austen-pride-and-prejudice-1.txt"
 _QUESTIONS: Final = (
     "Write a story about a lighthouse keeper who finds a letter on the beach.",
@@ -39,10 +34,6 @@ _QUESTIONS: Final = (
     "Explain why people have always been drawn to the mountains.",
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])[\"\u201d\u2019)]*\s+")
-
-
-class _DemoError(Exception):
-    """A command of the demonstration failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ def main(*, folder: Path) -> None:
     try:
         rows = _prepare(folder, console)
         n_wrong = _examine(rows, console)
-    except _DemoError as error:
+    except CommandError as error:
         raise SystemExit(f"The demonstration failed: {error}") from None
     if n_wrong:
         raise SystemExit(f"{n_wrong} rows are not as expected.")
@@ -83,7 +74,7 @@ def _prepare(folder: Path, console: Console) -> list[_Row]:
     folder.mkdir(parents=True, exist_ok=True)
     keyring, other = folder / "keyring.json", folder / "other-keyring.json"
     _make_key("demo", keyring)
-    with _server(keyring) as url:
+    with running_server(keyring) as url:
         console.print(f"Asking for {len(_QUESTIONS)} texts of at least {_MIN_TOKENS} tokens ...")
         started = time.monotonic()
         with ThreadPoolExecutor(len(_QUESTIONS)) as pool:
@@ -109,7 +100,7 @@ def _prepare(folder: Path, console: Console) -> list[_Row]:
 
 def _make_key(name: str, keyring: Path, *options: str) -> None:
     keyring.unlink(missing_ok=True)
-    _run("keys", "new", name, "--no-passphrase", "--keyring", str(keyring), *options)
+    run_command("keys", "new", name, "--no-passphrase", "--keyring", str(keyring), *options)
 
 
 def _examine(rows: list[_Row], console: Console) -> int:
@@ -134,58 +125,10 @@ def _examine(rows: list[_Row], console: Console) -> int:
     return n_wrong
 
 
-def _command(name: str, *arguments: str) -> list[str]:
-    """A console command of this package, whether or not its folder is on the path."""
-    call = f"import sys; from tokenmark.cli.{name} import main; sys.exit(main())"
-    return [sys.executable, "-c", call, *arguments]
-
-
-def _run(name: str, *arguments: str) -> str:
-    done = subprocess.run(  # noqa: S603 - our own interpreter, no shell
-        _command(name, *arguments), check=False, stdout=subprocess.PIPE, text=True
-    )
-    if done.returncode:
-        raise _DemoError(f"wm-{name} {arguments[0]} ended with status {done.returncode}")
-    return done.stdout
-
-
 def _detect(row: _Row) -> dict[str, Any]:
     arguments = ("--keyring", str(row.keyring), "--level", str(_LEVEL), "--json", str(row.path))
-    result: dict[str, Any] = json.loads(_run("detect", *arguments))
+    result: dict[str, Any] = json.loads(run_command("detect", *arguments))
     return result
-
-
-@contextmanager
-def _server(keyring: Path) -> Iterator[str]:
-    """The address of `wm-serve demo` on a free port, ended when the block ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = _command("serve", "demo", "--keyring", str(keyring), "--port", str(port))
-    with subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter, no shell
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(process, url)
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + _READY_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise _DemoError(f"wm-serve ended with status {process.returncode}")
-        try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5):  # noqa: S310 - loopback HTTP
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise _DemoError(f"wm-serve was not ready after {_READY_TIMEOUT_S:.0f} s")
 
 
 def _ask(url: str, question: str) -> dict[str, Any]:
@@ -205,9 +148,9 @@ def _ask(url: str, question: str) -> dict[str, Any]:
         with urllib.request.urlopen(request, timeout=_ANSWER_TIMEOUT_S) as response:  # noqa: S310 - as above
             answer: dict[str, Any] = json.load(response)
     except urllib.error.URLError as error:
-        raise _DemoError(f"the server did not answer: {error.reason}") from error
+        raise CommandError(f"the server did not answer: {error.reason}") from error
     if not answer["watermark"]["applied"]:
-        raise _DemoError(f"an answer is unmarked: {answer['watermark']['reason']}")
+        raise CommandError(f"an answer is unmarked: {answer['watermark']['reason']}")
     return answer
 
 
