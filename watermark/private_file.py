@@ -27,9 +27,13 @@ def resolve(path: Path) -> Path:
     Whoever links to a key file means the target, so the target is locked and replaced.
     """
     try:
-        return path.resolve()
-    except (OSError, RuntimeError) as error:
-        raise KeyringError(f"{path} is a symbolic link that leads nowhere; remove it") from error
+        target = path.resolve()
+    except (OSError, RuntimeError):
+        target = None
+    # From Python 3.13 on a loop of links resolves to one of them.
+    if target is None or target.is_symlink():
+        raise KeyringError(f"{path} is a symbolic link that leads nowhere; remove it")
+    return target
 
 
 def open_regular(path: Path, *, max_bytes: int) -> BinaryIO:

@@ -19,7 +19,7 @@ def test_hidden_fields_are_hidden_at_every_depth() -> None:
 
 BROKEN = [
     (b"", "broken JSON at line 1, column 1"),
-    (b'{"secret": "hunter2",\n}', "broken JSON at line 2"),
+    (b'{"secret": "hunter2",\n oops}', "broken JSON at line 2"),
     (b'{"secret": "hunter2", "a": 1, "a": 1}', "given twice"),
     (b'{"secret": "hunter2", "a": NaN}', "NaN"),
     (b'{"secret": "hunter2", "a": -Infinity}', "infinity"),
