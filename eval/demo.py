@@ -90,9 +90,9 @@ def _prepare(folder: Path, console: Console) -> list[_Row]:
         whole = _store(folder / f"marked-{number}.txt", text)
         cut = _store(folder / f"marked-{number}-cut.txt", _without_outer_sentences(text))
         rows.append(_Row(f"marked text {number}", whole, keyring, expects_mark=True))
-        rows.append(_Row("  without its outer sentences", cut, keyring, expects_mark=True))
+        rows.append(_Row("  without outer sentences", cut, keyring, expects_mark=True))
         rows.append(_Row("  under another key", whole, other, expects_mark=False))
-    human = files("tokenmark.eval").joinpath("prose", _HUMAN).read_text(encoding="utf-8")
+    human = files("tokenmark.eval").joinpath(_HUMAN).read_text(encoding="utf-8")
     path = _store(folder / "human.txt", human)
     rows.append(_Row("written by a person", path, keyring, expects_mark=False))
     return rows

@@ -345,5 +345,5 @@ def test_the_changelog_names_the_version_or_what_is_unreleased() -> None:
 
 def test_the_notice_names_all_material_of_others() -> None:
     text = (ROOT / "NOTICE").read_text(encoding="utf-8")
-    material = [*(ROOT / "tests" / "golden").iterdir(), *(ROOT / "eval" / "prose").iterdir()]
+    material = [*(ROOT / "tests" / "golden").iterdir(), *(ROOT / "eval").glob("*.txt")]
     assert [path.name for path in material if name_of(path) not in text] == []
