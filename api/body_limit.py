@@ -14,6 +14,7 @@ from tokenmark.api.errors import ApiError, ErrorCode
 __all__ = ["MAX_BODY_BYTES", "BodyLimit"]
 
 MAX_BODY_BYTES: Final = 10 * 2**20
+_MAX_DRAINED_BODIES: Final = 8
 
 
 class BodyLimit:
@@ -36,6 +37,7 @@ class BodyLimit:
         try:
             body = await self._read(scope, receive)
         except ApiError as error:
+            await self._drain(receive)
             await error.response()(scope, receive, send)
             return
         if body is not None:
@@ -57,6 +59,15 @@ class BodyLimit:
                 raise self._too_large()
             more = message.get("more_body", False)
         return bytes(body)
+
+    async def _drain(self, receive: Receive) -> None:
+        """Read on for a while, since a client that is still sending would not see the answer."""
+        left = _MAX_DRAINED_BODIES * self._max_bytes
+        while left > 0:
+            message = await receive()
+            left -= len(message.get("body", b"")) or 1
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                return
 
     def _too_large(self) -> ApiError:
         return ApiError(

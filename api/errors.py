@@ -181,6 +181,8 @@ def _of_validation(error: RequestValidationError) -> ApiError:
             rule = "is required"
         case "model_type" | "model_attributes_type":
             rule = "must be an object"
+        case "too_long":
+            rule = f"must have {first['ctx']['max_length']} or fewer items"
         case "too_short":
             rule = f"must have {first['ctx']['min_length']} or more items"
         case _:

@@ -146,7 +146,7 @@ class GenerationService:
                 "answers at once; send several requests",
                 param="prompt",
             )
-        prompts = [await self._prompt_ids(prompt) for prompt in body.prompts]
+        prompts = [await self._prompt_ids(prompt, "prompt") for prompt in body.prompts]
         n_left = min(self._room_after(prompt_ids, "prompt") for prompt_ids in prompts)
         default = min(_DEFAULT_COMPLETION_TOKENS, n_left)
         max_tokens = default if body.max_tokens is None else body.max_tokens
@@ -167,14 +167,22 @@ class GenerationService:
             for message in body.messages
         ]
         prompt = await asyncio.to_thread(template.render, messages)
-        prompt_ids = await self._prompt_ids(prompt)
+        prompt_ids = await self._prompt_ids(prompt, "messages")
         n_left = self._room_after(prompt_ids, "messages")
         max_tokens = n_left if body.token_limit is None else body.token_limit
         return await self._begin([prompt_ids], body, max_tokens)
 
-    async def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
+    async def _prompt_ids(self, prompt: str | list[int], param: str) -> list[int]:
         if not isinstance(prompt, str):
             return prompt
+        # Tokenizing takes time that other clients wait, so what cannot fit is refused unread.
+        if self._model.codec.least_tokens(prompt) > self._model.max_model_len:
+            raise ApiError(
+                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+                f"the prompt has {len(prompt)} characters, more than the context of "
+                f"{self._model.max_model_len} tokens can hold; shorten it",
+                param=param,
+            )
         # A prompt may have millions of characters, and the event loop serves everybody.
         return await asyncio.to_thread(self._model.codec.encode, prompt)
 

@@ -40,6 +40,11 @@ __all__ = [
 
 _MAX_CHOICES: Final = 16
 _MAX_SHOWN: Final = 40
+_MAX_NAMED: Final = 5
+# More than anybody needs, and few enough to be read while others wait.
+_MAX_MESSAGES: Final = 4096
+_MAX_PROMPTS: Final = 128
+_MAX_PROMPT_IDS: Final = 2**20
 
 
 def shown(name: str) -> str:
@@ -94,8 +99,10 @@ class _Strict(BaseModel):
             return data
         fields = cls.compatibility.strip(data)
         if unknown := [name for name in fields if name not in cls.model_fields]:
+            more = f" and {len(unknown) - _MAX_NAMED} more" if len(unknown) > _MAX_NAMED else ""
+            named = ", ".join(map(cls._hint, unknown[:_MAX_NAMED]))
             raise RequestError(
-                f"unknown in {cls.noun}: {', '.join(map(cls._hint, unknown))}; leave it out",
+                f"unknown in {cls.noun}: {named}{more}; leave it out",
                 param=unknown[0] if _is_presentable(unknown[0]) else None,
             )
         return {name: value for name, value in fields.items() if value is not None}
@@ -213,9 +220,9 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Annotated[
         Text
-        | Annotated[list[Text], Field(min_length=1)]
-        | Annotated[list[Integer], Field(min_length=1)]
-        | Annotated[list[list[Integer]], Field(min_length=1)],
+        | Annotated[list[Text], Field(min_length=1, max_length=_MAX_PROMPTS)]
+        | Annotated[list[Integer], Field(min_length=1, max_length=_MAX_PROMPT_IDS)]
+        | Annotated[list[list[Integer]], Field(min_length=1, max_length=_MAX_PROMPTS)],
         _in_words("a string, a list of strings, a list of token ids or a list of such lists"),
     ] = Field(repr=False)
     max_tokens: Integer | None = None
@@ -247,7 +254,9 @@ class ChatRequest(GenerationRequest):
 
     compatibility = CHAT
 
-    messages: Annotated[list[Message], Field(min_length=1)] = Field(repr=False)
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MAX_MESSAGES)] = Field(
+        repr=False
+    )
     max_tokens: Integer | None = None
     max_completion_tokens: Integer | None = None
 

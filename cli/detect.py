@@ -149,7 +149,9 @@ class _Item:
     def say_notes(self) -> None:
         """Error or warnings on stderr, one line each."""
         if isinstance(self.outcome, Exception):
-            say(f"Error: {self.outcome}")
+            message = str(self.outcome)
+            # Some errors name the file themselves, and all must.
+            say(f"Error: {message if self.source in message else f'{self.source}: {message}'}")
             return
         for warning in self.outcome.warnings:
             say(f"Warning: {self.source}: {warning}")

@@ -18,12 +18,13 @@ from tokenmark.cli.options import (
     passphrase_file_option,
     prompt_hidden,
 )
-from tokenmark.cli.output import Group, print_json, print_table, say
+from tokenmark.cli.output import Group, fail, print_json, print_table, say
 
 if TYPE_CHECKING:
     from tokenmark.watermark.key import WatermarkKey
     from tokenmark.watermark.key_entry import KeyEntry
     from tokenmark.watermark.scheme import Scheme
+    from tokenmark.watermark.tokenizers import TokenizerReference
 
 __all__ = ["main"]
 
@@ -162,7 +163,11 @@ def revoke(name: str, keyring: Path, *, as_json: bool) -> None:
 
 
 def _read_secret() -> str:
-    if sys.stdin.isatty():
+    # Python has None for a stream that was closed at the start, which its types do not say.
+    is_terminal = getattr(sys.stdin, "isatty", None)
+    if is_terminal is None:
+        fail("standard input is closed; pipe the secret to it")
+    if is_terminal():
         return prompt_hidden("Secret", twice=False, instead="pipe the secret to standard input")
     # What is no text becomes no secret either; the error must not show it.
     return sys.stdin.buffer.read(_MAX_SECRET_BYTES).decode("utf-8", "replace").strip()
@@ -171,9 +176,8 @@ def _read_secret() -> str:
 def _store(key: "WatermarkKey", scheme: "Scheme", options: _NewKey) -> None:
     from tokenmark.watermark.key_entry import KeyEntry
     from tokenmark.watermark.keyring import Protection
-    from tokenmark.watermark.tokenizers import resolve_tokenizer
 
-    tokenizer = options["tokenizer"]
+    tokenizer = None if options["tokenizer"] is None else _kept_tokenizer(options["tokenizer"])
     entry = KeyEntry(
         name=options["name"],
         key_id=key.key_id,
@@ -181,7 +185,7 @@ def _store(key: "WatermarkKey", scheme: "Scheme", options: _NewKey) -> None:
         created=datetime.now(UTC).replace(microsecond=0),
         not_before=_in_utc(options["not_before"]),
         not_after=_in_utc(options["not_after"]),
-        tokenizer=None if tokenizer is None else resolve_tokenizer(tokenizer)[1],
+        tokenizer=tokenizer,
     )
     path = options["keyring"]
     protection = Protection.NONE if options["no_passphrase"] else Protection.PASSPHRASE
@@ -195,6 +199,18 @@ def _store(key: "WatermarkKey", scheme: "Scheme", options: _NewKey) -> None:
         )
     if tokenizer is None:
         say("It is bound to no tokenizer: until it is, it can test token ids and no text.")
+
+
+def _kept_tokenizer(name: str) -> "TokenizerReference":
+    """The reference of a tokenizer that can be read, which is in the cache from now on."""
+    from tokenmark.detector.tokens import TextTokenizer
+    from tokenmark.watermark.tokenizers import resolve_tokenizer, store_tokenizer
+
+    path, _ = resolve_tokenizer(name)
+    data = path.read_bytes()
+    reference = TextTokenizer(name).reference
+    store_tokenizer(data)
+    return reference
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:

@@ -98,10 +98,13 @@ def _from_file(path: Path) -> str:
                 f"every user of this machine can get at the passphrase file {path}; run "
                 f"`chmod o= {shlex.quote(str(path))}`"
             )
-        text = file.read(_MAX_PASSPHRASE_BYTES + 1).decode("utf-8", "surrogateescape")
-    if len(text) > _MAX_PASSPHRASE_BYTES:
+        data = file.read(_MAX_PASSPHRASE_BYTES + 1)
+    if len(data) > _MAX_PASSPHRASE_BYTES:
         fail(f"{path} is no passphrase file: it has more than {_MAX_PASSPHRASE_BYTES} bytes")
-    return text.removesuffix("\n").removesuffix("\r")
+    line = data.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+    if "\n" in line:
+        fail(f"{path} is no passphrase file: it has several lines; keep the first one only")
+    return line
 
 
 def prompt_hidden(what: str, *, twice: bool, instead: str) -> str:

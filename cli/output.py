@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 import click
 
@@ -37,6 +37,8 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the body inside the error boundary."""
+        if not _is_open(sys.stdout):
+            fail("standard output is closed; send it to /dev/null to do without")
         try:
             return super().invoke(ctx)
         except click.UsageError:
@@ -51,6 +53,8 @@ class Command(click.Command):
             ctx.exit(_STATUS_BROKEN_PIPE)
         except OSError as error:
             raise _Failure(_describe(error)) from None
+        except MemoryError:
+            raise _Failure("too little memory; free some, or give less at once") from None
         except (KeyboardInterrupt, click.Abort):
             say("Interrupted.")
             ctx.exit(_STATUS_INTERRUPTED)
@@ -64,7 +68,15 @@ class Group(click.Group):
 
 def _describe(error: OSError) -> str:
     reason = error.strerror or str(error)
-    return reason if error.filename is None else f"{error.filename}: {reason}"
+    if error.filename is None:
+        # What is written without a name is the result, and by then the work is done.
+        return f"{reason}; see what has been done before you repeat the command"
+    return f"{error.filename}: {reason}"
+
+
+def _is_open(stream: TextIO | None) -> bool:
+    """Whether a standard stream is there: Python has None for one that was closed at the start."""
+    return stream is not None
 
 
 def _discard_stdout() -> None:
@@ -80,8 +92,10 @@ def fail(message: str) -> NoReturn:
 
 
 def say(message: str) -> None:
-    """One line for the person at the terminal, on stderr."""
-    click.echo(message, err=True)
+    """One line for the person at the terminal, on stderr, whatever it can show."""
+    line = " ".join(message.split())
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    click.echo(line.encode(encoding, "backslashreplace").decode(encoding), err=True)
 
 
 def print_json(value: object) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from tokenmark.engine.answer import Mark
     from tokenmark.engine.build import Stage
     from tokenmark.engine.served_model import ServedModel
+    from tokenmark.watermark.key import WatermarkKey
     from tokenmark.watermark.key_entry import KeyEntry
     from tokenmark.watermark.keyring import Keyring, KeyringFile
 
@@ -80,6 +81,7 @@ def main(
 
         from tokenmark.api.app import create_app
         from tokenmark.api.server import bind, serve
+        from tokenmark.engine.answer import Mark
         from tokenmark.engine.build import Hardware, Stage, build_served_model
         from tokenmark.engine.models.loader import load_checkpoint
     except ModuleNotFoundError as error:
@@ -90,26 +92,29 @@ def main(
         listener = stack.enter_context(bind(host, port))
         hardware = Hardware.choose(device, dtype)
         file = keyring_file(keyring, passphrase_file=passphrase_file)
-        ring = None if unmarked else _open_or_create(file, keyring)
-        entry = None if ring is None else _choose(ring, key)
+        is_first_start = not unmarked and key is None and not keyring.exists()
         # Before anything is loaded: this may ask for a passphrase.
-        mark = None if ring is None or entry is None else _make_mark(ring, entry)
+        chosen = None if unmarked or is_first_start else _choose(file.read(), key)
         stages = stack.enter_context(_Stages())
         stages.begin(Stage.READ)
         checkpoint = load_checkpoint(model, cache=cache_folder(), progress=stages.note)
-        if entry is not None:
-            entry.check_tokenizer(checkpoint.tokenizer)
+        if is_first_start:
+            chosen = _new_key()
+        if chosen is not None:
+            chosen.entry.check_tokenizer(checkpoint.tokenizer)
         served = build_served_model(
             checkpoint,
             hardware=hardware,
             max_model_len=max_model_len,
-            mark=mark,
+            mark=None if chosen is None else Mark(key=chosen.key, scheme=chosen.entry.scheme),
             progress=stages.begin,
         )
         stages.end()
-        if entry is not None:
-            # Only now, so that a start that fails changes nothing.
-            file.bind_tokenizer(entry.name, checkpoint.tokenizer)
+        # Only now, so that a start that fails changes nothing.
+        if chosen is not None:
+            if is_first_start:
+                _store(chosen, file, keyring)
+            file.bind_tokenizer(chosen.entry.name, checkpoint.tokenizer)
         stack.enter_context(served.engine)
         # An IPv6 address stands in brackets in a URL.
         shown_host = f"[{host}]" if ":" in host else host
@@ -161,36 +166,58 @@ class _Stages:
         self._progress.stop()
 
 
-def _open_or_create(file: KeyringFile, path: Path) -> Keyring:
-    """The keyring; where there is none, a new one with one key, and a line that says where."""
-    if not path.exists():
-        from datetime import UTC, datetime
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The key to mark with."""
 
-        from tokenmark.watermark.key import WatermarkKey
-        from tokenmark.watermark.key_entry import KeyEntry
-        from tokenmark.watermark.keyring import Protection
-        from tokenmark.watermark.scheme import Scheme
-
-        key = WatermarkKey.generate()
-        entry = KeyEntry(
-            name=_NEW_KEY,
-            key_id=key.key_id,
-            scheme=Scheme(name=_SCHEME),
-            created=datetime.now(UTC).replace(microsecond=0),
-        )
-        file.add(entry, key, protection=Protection.NONE)
-        say(
-            f"Made the key {_NEW_KEY!r} in {path}, readable by you alone and not encrypted. Keep "
-            "a copy: without it the marks cannot be recognised."
-        )
-    return file.read()
+    entry: KeyEntry
+    key: WatermarkKey
 
 
-def _choose(ring: Keyring, name: str | None) -> KeyEntry:
-    """The key to mark with, or why there is none."""
+def _new_key() -> _Chosen:
+    """The key of a first start, not stored yet."""
     from datetime import UTC, datetime
 
-    now = datetime.now(UTC)
+    from tokenmark.watermark.key import WatermarkKey
+    from tokenmark.watermark.key_entry import KeyEntry
+    from tokenmark.watermark.scheme import Scheme
+
+    key = WatermarkKey.generate()
+    entry = KeyEntry(
+        name=_NEW_KEY,
+        key_id=key.key_id,
+        scheme=Scheme(name=_SCHEME),
+        created=datetime.now(UTC).replace(microsecond=0),
+    )
+    return _Chosen(entry, key)
+
+
+def _store(chosen: _Chosen, file: KeyringFile, path: Path) -> None:
+    """Make the key file of a first start, and say where it is."""
+    from tokenmark.watermark.keyring import Protection
+
+    file.add(chosen.entry, chosen.key, protection=Protection.NONE)
+    say(
+        f"Made the key {chosen.entry.name!r} in {path}, readable by you alone and not encrypted. "
+        "Keep a copy: without it the marks cannot be recognised."
+    )
+
+
+def _choose(ring: Keyring, name: str | None) -> _Chosen:
+    """The key to mark with, or why there is none; may ask for the passphrase."""
+    from datetime import UTC, datetime
+
+    entry = _entry_to_mark_with(ring, name, datetime.now(UTC))
+    key = ring.key(entry.name)
+    if key.is_published():
+        fail(
+            f"the secret of key {entry.name!r} stands in public documents, so anybody could forge "
+            "its mark; make one with `wm-keys new NAME`"
+        )
+    return _Chosen(entry, key)
+
+
+def _entry_to_mark_with(ring: Keyring, name: str | None, now: datetime) -> KeyEntry:
     if name is not None:
         entry = ring.get(name)
         entry.check_can_mark(now)
@@ -220,19 +247,6 @@ def _can_mark(entry: KeyEntry, now: datetime) -> bool:
     except KeyStateError:
         return False
     return entry.scheme.name == _SCHEME
-
-
-def _make_mark(ring: Keyring, entry: KeyEntry) -> Mark:
-    """The mark of a key that nobody else knows."""
-    from tokenmark.engine.answer import Mark
-
-    key = ring.key(entry.name)
-    if key.is_published():
-        fail(
-            f"the secret of key {entry.name!r} stands in public documents, so anybody could forge "
-            "its mark; make one with `wm-keys new NAME`"
-        )
-    return Mark(key=key, scheme=entry.scheme)
 
 
 def _print_box(served: ServedModel, url: str) -> None:

@@ -10,7 +10,8 @@ from tokenmark.watermark.errors import DocumentError
 __all__ = ["STANDARD_INPUT", "parse_token_ids", "read_document"]
 
 STANDARD_INPUT: Final = "-"
-_MAX_BYTES: Final = 512 * 2**20
+# A tokenizer needs some 250 bytes of memory for each byte of text.
+_MAX_BYTES: Final = 8 * 2**20
 
 
 def read_document(name: str) -> str:
@@ -19,7 +20,7 @@ def read_document(name: str) -> str:
     Raises:
         DocumentError: missing, not readable, empty, too large, or not text.
     """
-    shown = "standard input" if name == STANDARD_INPUT else name
+    shown = "standard input" if name == STANDARD_INPUT else name or "''"
     try:
         data = _read_bytes(name)
     except OSError as error:
@@ -45,6 +46,9 @@ def read_document(name: str) -> str:
 def _read_bytes(name: str) -> bytes:
     """At most one byte more than is allowed, so that a huge file is told without being held."""
     if name == STANDARD_INPUT:
+        # Python has None for a stream that was closed at the start, which its types do not say.
+        if getattr(sys.stdin, "buffer", None) is None:
+            raise DocumentError("standard input is closed; pipe a text to it")
         return sys.stdin.buffer.read(_MAX_BYTES + 1)
     with Path(name).open("rb") as file:
         return file.read(_MAX_BYTES + 1)

@@ -173,4 +173,5 @@ class Detection:
 def _decimal(log10: float) -> str:
     """A probability to two digits from its logarithm, also where it is below the float range."""
     exponent = math.floor(log10)
-    return f"{10 ** (log10 - exponent):.1f}e{exponent:+d}"
+    mantissa = f"{10 ** (log10 - exponent):.1f}"
+    return f"1.0e{exponent + 1:+d}" if mantissa == "10.0" else f"{mantissa}e{exponent:+d}"

@@ -65,8 +65,10 @@ def checked_ids(
 
 
 def _outside(index: int, token_id: int, limit: int, limit_of: str) -> TokenIdError:
+    # A number of thousands of digits is no message.
+    shown = str(token_id) if abs(token_id) < 2**64 else f"of {token_id.bit_length()} bits"
     return TokenIdError(
-        f"token id number {index} is {token_id}; {limit_of} allows 0..{limit - 1}: "
+        f"token id number {index} is {shown}; {limit_of} allows 0..{limit - 1}: "
         "check that the ids come from the right tokenizer"
     )
 

@@ -43,10 +43,14 @@ class TextTokenizer:
 
 def _load(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     # The library raises a bare Exception for whatever is wrong with the file.
     except Exception as error:
         raise TokenizerError(
             f"{path} is not a tokenizer file that can be read: {error}; "
             "give the tokenizer.json of the model that wrote the text"
         ) from error
+    # Settings of a file that would cut a text or fill it up.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -26,6 +26,7 @@ class UnmarkedReason(StrEnum):
     SERVER_UNMARKED = "server_unmarked"
     OPTED_OUT = "opted_out"
     GREEDY = "greedy"
+    NO_CHOICE = "no_choice"
     TOO_SHORT = "too_short"
 
 
@@ -81,6 +82,7 @@ class Answer:
     """
 
     __slots__ = (
+        "_had_no_choice",
         "_marking",
         "_unmarked_reason",
         "decision",
@@ -104,6 +106,7 @@ class Answer:
         self.position = 0
         self.n_marked = 0
         self.decision: Decision | None = None
+        self._had_no_choice = False
         self._marking = marking
         self._unmarked_reason = unmarked_reason
 
@@ -123,13 +126,20 @@ class Answer:
         """Whether `append` needs the probability of the id that is drawn next."""
         return self._marking is not None and self._marking.needs_log_probability
 
-    def append(self, token_id: int, *, log_probability: float | None = None) -> None:
-        """Note the id that was drawn after `decide`."""
+    def append(
+        self, token_id: int, *, had_choice: bool, log_probability: float | None = None
+    ) -> None:
+        """Note the id that was drawn after `decide`.
+
+        Where filters had left a single candidate, no key decided anything and nothing is marked.
+        """
         self.position += 1
         if self._marking is None:
             return
         assert self.decision is not None
-        self.n_marked += self.decision.marked
+        if self.decision.marked:
+            self.n_marked += had_choice
+            self._had_no_choice |= not had_choice
         self._marking.append(token_id, log_probability=log_probability)
         self.decision = None
 
@@ -138,4 +148,6 @@ class Answer:
         """Why no token is marked; None as soon as one is."""
         if self.n_marked:
             return None
+        if self._had_no_choice:
+            return UnmarkedReason.NO_CHOICE
         return self._unmarked_reason or UnmarkedReason.TOO_SHORT

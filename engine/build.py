@@ -3,10 +3,11 @@
 Knows nothing of where the checkpoint came from or of HTTP.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from prometheus_client import CollectorRegistry
@@ -35,6 +36,8 @@ _MAX_RUNNING: Final = 64
 _WARM_UP_PROMPT: Final = 64
 _WARM_UP_TOKENS: Final = 4
 
+Made = TypeVar("Made")
+
 
 class Stage(StrEnum):
     """What takes time between the command and the first request."""
@@ -62,6 +65,8 @@ class Hardware:
         name = device
         if device == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
+        if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", name):
+            raise ModelError(f"device {device!r} is not known; give cpu, cuda or cuda:N")
         try:
             found = torch.device(name)
             torch.empty(0, device=found)
@@ -99,10 +104,10 @@ def build_served_model(
     length = checkpoint.config.max_positions if max_model_len is None else max_model_len
     config = _engine_config(checkpoint, hardware, length)
     codec = TextCodec(checkpoint.tokenizer_json)
-    model = _load_weights(checkpoint, hardware)
+    model = _with_memory(lambda: _load_weights(checkpoint, hardware), "the model's weights")
     core = EngineCore(
         scheduler=Scheduler(config, BlockPool(config.n_blocks)),
-        runner=ModelRunner(model, config),
+        runner=_with_memory(lambda: ModelRunner(model, config), "the KV cache"),
         sampler=Sampler(mark),
         decode=codec.decode,
     )
@@ -157,13 +162,23 @@ def _engine_config(checkpoint: Checkpoint, hardware: Hardware, length: int) -> E
 
 
 def _load_weights(checkpoint: Checkpoint, hardware: Hardware) -> Llama:
+    return Llama.from_tensors(
+        checkpoint.config, checkpoint.tensors(), dtype=hardware.dtype, device=hardware.device
+    )
+
+
+def _with_memory(make: Callable[[], Made], what: str) -> Made:
+    """What `make` makes, or a plain word that it does not fit into memory."""
     try:
-        return Llama.from_tensors(
-            checkpoint.config, checkpoint.tensors(), dtype=hardware.dtype, device=hardware.device
-        )
-    except (MemoryError, torch.OutOfMemoryError) as error:
+        return make()
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU, torch tells of too little memory in words only.
+        is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not is_memory and "allocate" not in str(error):
+            raise
         raise CapacityError(
-            "too little memory for the model's weights; free some, or choose a smaller model"
+            f"too little memory for {what}; free some, choose a smaller --max-model-len or a "
+            "smaller model"
         ) from error
 
 
@@ -186,4 +201,6 @@ def _warm_up(core: EngineCore, max_model_len: int) -> None:
             f"max_model_len={max_model_len} leaves no room for an answer; raise --max-model-len"
         ) from error
     while core.has_work:
-        core.step()
+        for result in core.step():
+            if result.error is not None:
+                raise ModelError("the model's weights give no usable logits; fetch the model again")

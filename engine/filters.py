@@ -30,7 +30,8 @@ def apply_filters(
         ordered = scaled.sort(descending=True).values
         mass_before = ordered.softmax(dim=0).cumsum(dim=0).roll(1)
         mass_before[0] = 0
-        n_kept = int((mass_before < params.top_p).sum())
+        # The likeliest candidate stays, also where `top_p` is nothing in float32.
+        n_kept = max(1, int((mass_before < params.top_p).sum()))
         scaled = scaled.masked_fill(scaled < ordered[n_kept - 1], -torch.inf)
     if params.min_p > 0:
         floor = scaled.max() + torch.log(torch.tensor(params.min_p))

@@ -10,6 +10,9 @@ __all__ = ["FinishReason", "Request", "RequestStatus", "SamplingParams"]
 
 _MAX_STOP_STRINGS: Final = 16
 _MAX_TEMPERATURE: Final = 2.0
+# Below this nothing but the likeliest id is ever drawn, and float32 logits may overflow.
+_LEAST_TEMPERATURE: Final = 1e-4
+_MAX_STOP_LENGTH: Final = 1024
 
 
 class FinishReason(StrEnum):
@@ -35,12 +38,13 @@ class SamplingParams:
 
     Args:
         max_tokens: most ids the answer may have, an eos id included.
-        temperature: from 0, which takes the likeliest id, to 2.
+        temperature: from 0 to 2; 0 takes the likeliest id, and so does anything below 1e-4.
         top_k: draw among the k likeliest ids; None draws among all.
         top_p: draw among the likeliest ids that together have this probability, in (0, 1].
         min_p: leave out ids less likely than this fraction of the likeliest one, in [0, 1].
         seed: signed 64-bit seed of unmarked draws; None takes a fresh one.
-        stop: up to 16 strings; the answer ends before the first that occurs.
+        stop: up to 16 strings of up to 1,024 characters; the answer ends before the first that
+            occurs.
         min_tokens: ids the answer has before an eos id or a stop string may end it.
         ignore_eos: go on after an eos id.
 
@@ -87,6 +91,13 @@ class SamplingParams:
                 f"stop may hold {_MAX_STOP_STRINGS} strings, got {len(self.stop)}; leave some out",
                 param="stop",
             )
+        longest = max(map(len, self.stop), default=0)
+        if longest > _MAX_STOP_LENGTH:
+            raise RequestError(
+                f"a stop string may have {_MAX_STOP_LENGTH} characters, got one of {longest}; "
+                "shorten it",
+                param="stop",
+            )
         if "" in self.stop:
             raise RequestError(
                 f"stop string {self.stop.index('')} is empty and would end every answer; "
@@ -97,7 +108,7 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest id is taken, so that nothing is drawn."""
-        return self.temperature == 0
+        return self.temperature < _LEAST_TEMPERATURE
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -49,19 +49,22 @@ class Sampler:
         # Filters and the draw run on the host.
         logits = logits.cpu()
         outcome: list[int | SamplingError] = [_unusable(row) for row in rows]
-        usable = _usable_rows(logits)
         drawn = []
-        for index in np.flatnonzero(usable).tolist():
+        for index in np.flatnonzero(_usable_rows(logits)).tolist():
             row, row_logits = rows[index], _allowed(logits[index], rows[index].request)
             if row.request.params.is_greedy:
-                outcome[index] = _append(row.answer, int(row_logits.argmax()), None)
-            else:
-                drawn.append((index, apply_filters(row_logits, row.request.params)))
+                outcome[index] = int(row_logits.argmax())
+                row.answer.append(int(row_logits.argmax()), had_choice=False)
+                continue
+            filtered = apply_filters(row_logits, row.request.params)
+            # Temperature may have lifted huge logits out of float32, and all ids may be forbidden.
+            if bool(torch.isfinite(filtered.amax())):
+                drawn.append((index, filtered))
         if drawn:
-            filtered = torch.stack([row_logits for _, row_logits in drawn])
-            ids = self._draw([rows[index].answer for index, _ in drawn], filtered)
-            for (index, row_logits), token_id in zip(drawn, ids.tolist(), strict=True):
-                outcome[index] = _append(rows[index].answer, token_id, row_logits)
+            stacked = torch.stack([filtered for _, filtered in drawn])
+            ids = self._draw([rows[index].answer for index, _ in drawn], stacked)
+            for (index, filtered), token_id in zip(drawn, ids.tolist(), strict=True):
+                outcome[index] = _append(rows[index].answer, token_id, filtered)
         return outcome
 
     def _draw(self, answers: Sequence[Answer], logits: Tensor) -> NDArray[np.int64]:
@@ -123,10 +126,11 @@ def _allowed(logits: Tensor, request: Request) -> Tensor:
     return logits.index_fill(0, torch.tensor(sorted(request.eos_ids)), -torch.inf)
 
 
-def _append(answer: Answer, token_id: int, filtered: Tensor | None) -> int:
+def _append(answer: Answer, token_id: int, filtered: Tensor) -> int:
     """Note the id, with its probability under the filtered law where the warm-up needs it."""
     log_probability = None
-    if filtered is not None and answer.needs_log_probability:
+    if answer.needs_log_probability:
         log_probability = float(filtered[token_id] - filtered.logsumexp(dim=0))
-    answer.append(token_id, log_probability=log_probability)
+    n_candidates = int(torch.isfinite(filtered).sum())
+    answer.append(token_id, had_choice=n_candidates > 1, log_probability=log_probability)
     return token_id

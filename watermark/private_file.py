@@ -50,14 +50,13 @@ def open_regular(path: Path, *, max_bytes: int) -> BinaryIO:
         raise
     except OSError as error:
         raise KeyringError(f"{path} cannot be read: {error.strerror}") from error
-    file = os.fdopen(handle, "rb")
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
-        file.close()
+        os.close(handle)
         raise KeyringError(
             f"{path} is no key file: that would be a regular file of at most {max_bytes >> 20} MiB"
         )
-    return file
+    return os.fdopen(handle, "rb")
 
 
 def refuse_shared(file: BinaryIO, path: Path) -> None:

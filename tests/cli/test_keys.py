@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.tiny_engine import tiny_tokenizer_json
 from tokenmark.cli import keys
 from tokenmark.watermark import sealing
 from tokenmark.watermark.key import WatermarkKey
 from tokenmark.watermark.key_entry import ENTRY_FIELDS
 from tokenmark.watermark.keyring import KeyringFile
 from tokenmark.watermark.scheme import Scheme
+from tokenmark.watermark.tokenizers import reference_of, resolve_tokenizer
 
 SECRET = "5ec3e7a1" * 8
 
@@ -99,15 +101,23 @@ def test_a_list_is_a_table(path: Path) -> None:
     ]
 
 
-def test_a_key_is_bound_to_a_tokenizer_file(path: Path, tmp_path: Path) -> None:
-    tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.write_bytes(b"{}")
+def test_a_key_is_bound_to_a_tokenizer_file_that_is_kept(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tokenizer, data = tmp_path / "tokenizer.json", tiny_tokenizer_json()
+    tokenizer.write_bytes(data)
     result = ran(path, "new", "demo", "--tokenizer", str(tokenizer))
-    assert "sha256-44136fa355b3678a" in result.stdout
+    reference = reference_of(data)
+    assert reference.id in result.stdout
     assert "tokenizer" not in result.stderr
-    assert as_json(path, "show", "demo")["tokenizer"]["sha256"].startswith("44136fa355b3678a")
+    assert as_json(path, "show", "demo")["tokenizer"]["sha256"] == reference.sha256
     assert str(tmp_path) not in path.read_text()
+    # By its id the detector finds the file again.
+    assert resolve_tokenizer(reference.id)[0].read_bytes() == data
     assert "missing" in refused(path, "new", "b", "--tokenizer", str(tmp_path / "missing"))
+    tokenizer.write_bytes(b"{}")
+    assert "not a tokenizer file" in refused(path, "new", "b", "--tokenizer", str(tokenizer))
 
 
 @pytest.mark.parametrize("typed", [SECRET, f"  {SECRET.upper()}\n\n"])

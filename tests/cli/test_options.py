@@ -68,7 +68,6 @@ def test_the_file_comes_before_the_environment_before_the_prompt(
     [
         (b"two words\n", "two words"),
         (b"two words\r\n", "two words"),
-        (b"two words\n\n", "two words\n"),
         (b" two words ", " two words "),
         ("é".encode(), "é"),
         (b"\xff", "\udcff"),
@@ -150,3 +149,19 @@ def test_options_hand_over_paths(tmp_path: Path) -> None:
     assert CliRunner().invoke(command, []).exit_code == 0
     default = default_keyring_path()
     assert found == [(tmp_path / "k", tmp_path / "p", True), (default, None, False)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("ü".encode() * 3000, "more than 4096 bytes"),
+        (b"one\ntwo\n", "several lines"),
+        (b"one\n\n", "several lines"),
+    ],
+)
+def test_a_file_that_is_no_passphrase_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    found, said = asked(passphrase_file(tmp_path, content))
+    assert found is None
+    assert message in said

@@ -25,11 +25,12 @@ def raising(error: BaseException) -> Callable[[], None]:
     return body
 
 
+AGAIN = "; see what has been done before you repeat the command\n"
 FAILURES = [
     (KeyringError("the file\nis broken"), "Error: the file is broken\n"),
     (FileNotFoundError(errno.ENOENT, "No such file", "a.txt"), "Error: a.txt: No such file\n"),
-    (OSError(errno.ENOSPC, "No space left"), "Error: No space left\n"),
-    (OSError("odd"), "Error: odd\n"),
+    (OSError(errno.ENOSPC, "No space left"), f"Error: No space left{AGAIN}"),
+    (OSError("odd"), f"Error: odd{AGAIN}"),
     (click.ClickException("not so"), "Error: not so\n"),
     (click.FileError("a.txt", "gone"), "Error: Could not open file 'a.txt': gone\n"),
 ]

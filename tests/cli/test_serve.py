@@ -57,7 +57,7 @@ class Place:
         KeyringFile(self.keyring).add(entry, wm_key, protection=Protection.NONE)
 
     def command(self, name: str, *arguments: str) -> list[str]:
-        keyring = ("--keyring", str(self.keyring))
+        keyring = () if "--keyring" in arguments else ("--keyring", str(self.keyring))
         return [sys.executable, "-c", CALL.format(name), *arguments, *keyring]
 
     @property
@@ -165,8 +165,15 @@ def test_what_cannot_be_served_is_refused_in_one_line(place: Place) -> None:
         ("tiny.gguf", "--key", "mine", "--unmarked"): "exclude each other",
         ("tiny.gguf", "--host", "0.0.0.0"): "loopback",  # noqa: S104 - what must be refused
         ("tiny.gguf", "--device", "cuda:7"): "device 'cuda:7' cannot be used",
+        ("tiny.gguf", "--device", "meta"): "device 'meta' is not known",
         ("tiny.gguf", "--max-model-len", "100000"): "max_model_len must be 1..128",
     }
+    # A first start that fails leaves no key file behind.
+    elsewhere = place.folder / "new" / "ring.json"
+    for arguments in (("nowhere.gguf",), ("tiny.gguf", "--key", "typo")):
+        done = place.run("serve", *arguments, "--port", "0", "--keyring", str(elsewhere))
+        assert done.returncode == 2
+        assert not elsewhere.parent.exists()
     before = place.keyring.read_bytes()
     for arguments, message in cases.items():
         assert message in place.refused(*arguments)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tiny_engine import tiny_tokenizer_json
 from tokenmark.detector.detector import DetectionKey, Detector
-from tokenmark.detector.report import NO_MARK_SENTENCE, Reason, Verdict
+from tokenmark.detector.report import NO_MARK_SENTENCE, Reason, Verdict, _decimal
 from tokenmark.detector.tokens import TextTokenizer
 from tokenmark.watermark.errors import DocumentError, SchemeError, TokenIdError, TokenizerError
 from tokenmark.watermark.gumbel import race, winners
@@ -143,3 +143,24 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(TokenizerError, match=r"tokenizer\.json is not a tokenizer file"):
         TextTokenizer(str(path))
+
+
+def test_settings_of_the_tokenizer_file_cut_nothing_off(tmp_path: Path) -> None:
+    settings = json.loads(tiny_tokenizer_json())
+    settings["truncation"] = {
+        "direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    settings["padding"] = {
+        "strategy": {"Fixed": 99}, "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "x",
+    }  # fmt: skip
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(settings))
+    assert TextTokenizer(str(path)).encode(MARKED).tolist() == [ord(c) for c in MARKED]
+
+
+@pytest.mark.parametrize(
+    ("log10", "shown"), [(-3.0000001, "1.0e-3"), (-0.0000001, "1.0e+0"), (-8.7, "2.0e-9")]
+)
+def test_a_probability_is_shown_with_one_digit_before_the_point(log10: float, shown: str) -> None:
+    assert _decimal(log10) == shown

@@ -141,3 +141,9 @@ def test_an_answer_says_how_much_of_it_is_marked_and_why_not() -> None:
     assert reason is None
     assert finish(short, tiny_mark()) == (0, UnmarkedReason.TOO_SHORT)
     assert finish(long, None) == (0, UnmarkedReason.SERVER_UNMARKED)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}])
+def test_a_sole_candidate_is_not_called_marked(options: dict[str, float]) -> None:
+    params = SamplingParams(max_tokens=40, ignore_eos=True, **options)  # type: ignore[arg-type]
+    assert finish(params, tiny_mark()) == (0, UnmarkedReason.NO_CHOICE)

@@ -57,7 +57,7 @@ def test_too_little_memory_for_one_sequence_is_said_with_both_numbers(
         build(checkpoint)
 
 
-@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "meta:x"])
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "meta", "mps"])
 def test_a_device_that_is_not_there_is_named(device: str) -> None:
-    with pytest.raises(ModelError, match=f"device '{device}' cannot be used"):
+    with pytest.raises(ModelError, match=f"device '{device}' (cannot be used|is not known)"):
         Hardware.choose(device, "auto")

@@ -210,3 +210,35 @@ def test_an_aborted_request_gives_its_blocks_back_at_any_stage() -> None:
         assert not core.has_work
         core.check_integrity()
     core.abort("never there")
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 1e-5])
+def test_a_tiny_temperature_takes_the_likeliest_id(temperature: float) -> None:
+    tiny, zero = (
+        SamplingParams(max_tokens=9, temperature=value, ignore_eos=True)
+        for value in (temperature, 0.0)
+    )
+    assert tiny.is_greedy
+    answers = []
+    for params in (tiny, zero):
+        core = llama_core(ROOMY)
+        request = Request(request_id="a", prompt_ids=(1,), params=params, eos_ids=frozenset())
+        reason = UnmarkedReason.GREEDY
+        core.add(request, Answer(request_key(1, 0), marking=None, unmarked_reason=reason))
+        answers.append(run(core)["a"])
+    assert answers[0] == answers[1]
+
+
+def test_logits_that_temperature_lifts_out_of_range_end_one_request_only() -> None:
+    core = EngineCore(
+        scheduler=Scheduler(ROOMY, BlockPool(ROOMY.n_blocks)),
+        runner=_SpoilingRunner(ModelRunner(tiny_llama(), ROOMY), "0", 3e38),
+        sampler=Sampler(tiny_mark()),
+        decode=lambda ids: " ".join(map(str, ids)),
+    )
+    # 3e38 / 0.7 is infinite in float32, and finite before.
+    for number in (0, 1):
+        submit(core, number)
+    answers = run(core)
+    assert answers["0"] == []
+    assert len(answers["1"]) == LENGTH

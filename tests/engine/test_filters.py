@@ -59,3 +59,7 @@ def test_the_likeliest_candidate_always_stays(
 def test_masked_ids_stay_masked() -> None:
     left = kept([-math.inf, 1.0, -math.inf, 0.9], top_k=3, top_p=0.99, min_p=0.01)
     assert left == [1, 3]
+
+
+def test_a_top_p_that_is_nothing_in_float32_keeps_the_likeliest() -> None:
+    assert kept([0.0, 2.0, 1.0], top_p=1e-300) == [1]

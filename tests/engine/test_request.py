@@ -81,7 +81,8 @@ def test_an_empty_prompt_is_refused() -> None:
 
 def test_greedy_is_temperature_zero() -> None:
     assert SamplingParams(max_tokens=1, temperature=0).is_greedy
-    assert not SamplingParams(max_tokens=1, temperature=1e-6).is_greedy
+    assert SamplingParams(max_tokens=1, temperature=1e-6).is_greedy
+    assert not SamplingParams(max_tokens=1, temperature=1e-3).is_greedy
 
 
 def test_no_rendering_shows_the_users_text() -> None:

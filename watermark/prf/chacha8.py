@@ -165,7 +165,7 @@ def keystream(
         np.repeat(row_keys, counters.size, axis=0),
         np.tile(counters % _SLOT_COUNTER, n_rows).astype(np.uint32),
     ).reshape(n_rows, n_tiles, _TILE_COUNTERS, _WORDS_PER_BLOCK)
-    words = blocks.transpose(0, 1, 3, 2).reshape(n_rows, -1)
+    words = blocks.transpose(0, 1, 3, 2).reshape(n_rows, n_tiles * _TILE_WORDS)
     start = first & (_TILE_WORDS - 1)
     return words[:, start : start + n_words]
 

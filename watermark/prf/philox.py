@@ -91,7 +91,8 @@ def words(
     counters[:, :, 0] = np.arange(n_calls, dtype=np.uint32)
     counters[:, :, 1:] = states[:, None, 0:3]
     keys = np.repeat(states[:, 3:5], n_calls, axis=0)
-    return philox4x32(counters.reshape(-1, 4), keys).reshape(n_rows, -1)[:, :n_words]
+    outputs = philox4x32(counters.reshape(-1, 4), keys)
+    return outputs.reshape(n_rows, 4 * n_calls)[:, :n_words]
 
 
 def uniform_f32(word: Words) -> NDArray[np.float32]:
