@@ -1,9 +1,12 @@
 """What all tests share: fixed examples for hypothesis, and what may not be skipped."""
 
 import os
+from pathlib import Path
 
 # Before torch is imported: threads that spin while they wait bring a busy machine to a halt.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before Triton is imported by anything: without a GPU its kernels run under its interpreter.
+os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
