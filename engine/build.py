@@ -27,6 +27,7 @@ from tokenmark.engine.sampler import Sampler
 from tokenmark.engine.scheduler import Scheduler
 from tokenmark.engine.served_model import ServedModel
 from tokenmark.engine.text_codec import TextCodec
+from tokenmark.kernels.gumbel import warm_up
 from tokenmark.watermark.errors import CapacityError, ModelError, RequestError
 
 __all__ = ["Hardware", "Stage", "build_served_model"]
@@ -112,6 +113,8 @@ def build_served_model(
         decode=codec.decode,
     )
     progress(Stage.WARM_UP)
+    # The first start on a machine compiles it, which takes some fifteen seconds.
+    warm_up()
     _warm_up(core, length)
     metrics = EngineMetrics(CollectorRegistry())
     progress(Stage.READY)

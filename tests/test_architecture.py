@@ -28,7 +28,7 @@ NUMERIC = {"numpy"}
 OTHERS = {
     "watermark": NUMERIC | {"cryptography", "filelock", "platformdirs"},
     "detector": NUMERIC | {"tokenizers"},
-    "kernels": NUMERIC | {"torch", "triton"},
+    "kernels": NUMERIC | {"numba", "torch", "triton"},
     "engine": NUMERIC
     | {"filelock", "gguf", "jinja2", "prometheus_client", "psutil", "tokenizers", "torch"},
     "api": {"fastapi", "prometheus_client", "pydantic", "pydantic_core", "starlette", "uvicorn"},
