@@ -207,10 +207,8 @@ def _kept_tokenizer(name: str) -> "TokenizerReference":
     from tokenmark.watermark.tokenizers import resolve_tokenizer, store_tokenizer
 
     path, _ = resolve_tokenizer(name)
-    data = path.read_bytes()
-    reference = TextTokenizer(name).reference
-    store_tokenizer(data)
-    return reference
+    TextTokenizer(name)  # Refuses a file that is no tokenizer.
+    return store_tokenizer(path.read_bytes())[1]
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:

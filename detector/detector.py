@@ -24,7 +24,7 @@ from tokenmark.watermark.errors import DocumentError, SchemeError, TokenizerErro
 from tokenmark.watermark.key import WatermarkKey
 from tokenmark.watermark.scheme import Scheme
 
-__all__ = ["DEFAULT_LEVEL", "DetectionKey", "Detector"]
+__all__ = ["DEFAULT_LEVEL", "DetectionKey", "Detector", "unbound_key"]
 
 DEFAULT_LEVEL: Final = 1e-3
 
@@ -84,10 +84,7 @@ class Detector:
         per_key = []
         for entry in self._keys:
             if entry.tokenizer is None:
-                raise TokenizerError(
-                    f"key {entry.name!r} is bound to no tokenizer, so it can only test token ids; "
-                    "give --tokenizer FILE, or --ids with a list of ids"
-                )
+                raise unbound_key(entry.name)
             sha256 = entry.tokenizer.reference.sha256
             if sha256 not in ids_of:
                 ids_of[sha256] = entry.tokenizer.encode(answer)
@@ -162,6 +159,14 @@ class Detector:
             ),
             tokenizer=None if entry.tokenizer is None else entry.tokenizer.reference,
         )
+
+
+def unbound_key(name: str) -> TokenizerError:
+    """What to say of a key without a tokenizer that is to test a text."""
+    return TokenizerError(
+        f"key {name!r} is bound to no tokenizer, so it can only test token ids; "
+        "give --tokenizer FILE, or --ids with a list of ids"
+    )
 
 
 def _judge(detected: bool, n_scored: int, log_level: float) -> tuple[Outcome, Reason | None]:  # noqa: FBT001 - the test's own result

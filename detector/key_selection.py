@@ -6,7 +6,7 @@ Knows nothing of the texts themselves.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenmark.detector.detector import DetectionKey
+from tokenmark.detector.detector import DetectionKey, unbound_key
 from tokenmark.detector.tokens import TextTokenizer
 from tokenmark.watermark.errors import KeyringError, KeyStateError, SchemeError, TokenizerError
 from tokenmark.watermark.key_entry import KeyEntry
@@ -37,21 +37,14 @@ class _Tokenizers:
             entry.check_tokenizer(self._given.reference)
             return self._given
         if bound is None:
-            _refuse_unbound(entry, may_be_missing=may_be_missing)
+            if not may_be_missing:
+                raise unbound_key(entry.name)
             return None
         if bound.sha256 not in self._bound:
             found = TextTokenizer(bound.id)
             entry.check_tokenizer(found.reference)
             self._bound[bound.sha256] = found
         return self._bound[bound.sha256]
-
-
-def _refuse_unbound(entry: KeyEntry, *, may_be_missing: bool) -> None:
-    if not may_be_missing:
-        raise TokenizerError(
-            f"key {entry.name!r} is bound to no tokenizer, so it can only test token ids; "
-            "give --tokenizer FILE, or --ids with a list of ids"
-        )
 
 
 def select_keys(

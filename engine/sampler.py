@@ -53,8 +53,8 @@ class Sampler:
         for index in np.flatnonzero(_usable_rows(logits)).tolist():
             row, row_logits = rows[index], _allowed(logits[index], rows[index].request)
             if row.request.params.is_greedy:
-                outcome[index] = int(row_logits.argmax())
-                row.answer.append(int(row_logits.argmax()), had_choice=False)
+                outcome[index] = likeliest = int(row_logits.argmax())
+                row.answer.append(likeliest, had_choice=False)
                 continue
             filtered = apply_filters(row_logits, row.request.params)
             # Temperature may have lifted huge logits out of float32, and all ids may be forbidden.
