@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tokenmark.watermark.key import WatermarkKey, hkdf_sha256
 from tokenmark.watermark.marking import DEFAULT_WARMUP_NATS, Decision, MarkingState, RepeatScope
+from tokenmark.watermark.prf.family import Family
 from tokenmark.watermark.scheme import Scheme
 
 __all__ = ["Answer", "Mark", "UnmarkedReason", "request_key"]
@@ -35,7 +36,7 @@ class Mark:
     """The mark that a server writes.
 
     Args:
-        key: of a scheme whose words this engine draws with.
+        key: a secret of that scheme.
         scheme: its public parameters.
         warmup_nats: surprise that an answer gathers before it is marked.
         repeat_scope: where a context counts as repeated.
@@ -51,10 +52,23 @@ class Mark:
         stream_key = self.scheme.profile.stream_key(self.key, self.scheme.context_width)
         object.__setattr__(self, "stream_key", stream_key)
 
+    @property
+    def family(self) -> Family:
+        """What kind of words marked ids are drawn with."""
+        return self.scheme.profile.family
+
+    def row_states(
+        self,
+        contexts: NDArray[np.int64],  # [N, h], as `Answer.decide` gives them
+    ) -> Words:  # [N, S]
+        """The states whose words draw the ids after these contexts."""
+        return self.scheme.profile.row_states(self.stream_key, contexts)
+
     def begin(self, prompt_ids: Sequence[int]) -> MarkingState:
         """The marking rules of a new answer."""
         return MarkingState(
             self.scheme.context_width,
+            padding=self.scheme.profile.padding,
             warmup_nats=self.warmup_nats,
             scope=self.repeat_scope,
             prompt_ids=prompt_ids,

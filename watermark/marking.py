@@ -25,6 +25,8 @@ class RepeatScope(StrEnum):
 
     COMPLETION = "completion"
     CONVERSATION = "conversation"
+    """Contexts of the prompt count too. The first h positions are then never marked: without the
+    prompt their contexts are not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +42,40 @@ class MarkingState:
 
     Args:
         context_width: ids in a context.
+        padding: what fills the contexts of the first positions up; None where these have none.
         warmup_nats: surprise that the answer must have gathered before the mark begins; without
             it two runs of one prompt would coincide whenever their first ids do.
         scope: with CONVERSATION, contexts of the prompt count as occurred too.
         prompt_ids: read only with CONVERSATION.
     """
 
-    __slots__ = ("_context_width", "_history", "_nats", "_position", "_tail", "_warmup_nats")
+    __slots__ = (
+        "_context_width",
+        "_first_position",
+        "_history",
+        "_nats",
+        "_position",
+        "_tail",
+        "_warmup_nats",
+    )
 
     def __init__(
         self,
         context_width: int,
         *,
+        padding: int | None,
         warmup_nats: float = DEFAULT_WARMUP_NATS,
         scope: RepeatScope = RepeatScope.COMPLETION,
         prompt_ids: Sequence[int] = (),
     ) -> None:
+        has_context_at_once = padding is not None and scope is RepeatScope.COMPLETION
         self._context_width = context_width
+        self._first_position = 0 if has_context_at_once else context_width
         self._warmup_nats = warmup_nats
         self._position = 0
         self._nats = 0.0
-        self._tail: deque[int] = deque(maxlen=context_width)
+        filling = () if padding is None else (padding,) * context_width
+        self._tail: deque[int] = deque(filling, maxlen=context_width)
         self._history = ContextHistory()
         if scope is RepeatScope.CONVERSATION:
             for token_id in prompt_ids:
@@ -85,7 +100,7 @@ class MarkingState:
     def decide(self) -> Decision:
         """How the next id is to be drawn; its context counts as occurred from now on."""
         is_new = self._record()
-        if self._position < self._context_width:
+        if self._position < self._first_position:
             return Decision(context=None, marked=False)
         return Decision(context=tuple(self._tail), marked=is_new and not self._warming_up)
 

@@ -18,6 +18,7 @@ from tokenmark.watermark.gumbel import score_small_x
 from tokenmark.watermark.key import KeyForm, WatermarkKey, hkdf_sha256
 from tokenmark.watermark.payload import PayloadLayout
 from tokenmark.watermark.prf import chacha8, philox
+from tokenmark.watermark.prf.family import Family
 
 __all__ = ["PROFILES", "Profile", "Scheme"]
 
@@ -30,6 +31,7 @@ class Profile:
     """One recipe: how a key and a context become words, and how a word becomes evidence.
 
     `padding` fills contexts at the start of a text; None means that a short context is not scored.
+    `family` says what kind of words a marked id is drawn with; `row_states` gives its states.
     `score` is Exp(1) under the null, so that the sum over n positions is Gamma(n, 1); no word
     scores more than `largest_score`.
     `evidence` says how far the recipe is checked.
@@ -41,6 +43,7 @@ class Profile:
     padding: int | None
     id_limit: int
     carries_payload: bool
+    family: Family
     stream_key: Callable[[WatermarkKey, int], Words]  # key, h -> one row
     row_states: Callable[[Words, Integers], Words]  # row, contexts [N, h] -> [N, S]
     words_at: Callable[[Words, Integers], Words]  # [N, S], ids [N] -> [N]
@@ -71,6 +74,7 @@ _TM1: Final = Profile(
     padding=None,
     id_limit=chacha8.KEYSTREAM_WORDS,
     carries_payload=True,
+    family=Family.CHACHA8,
     stream_key=_tm1_stream_key,
     row_states=chacha8.context_keys,
     words_at=chacha8.words_at,
@@ -87,6 +91,7 @@ _VLLM_GUMBEL: Final = Profile(
     padding=-1,
     id_limit=2**32,
     carries_payload=False,
+    family=Family.PHILOX,
     stream_key=_integer_stream_key,
     row_states=philox.row_states,
     words_at=philox.words_at,
