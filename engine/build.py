@@ -45,6 +45,7 @@ class Stage(StrEnum):
 
     READ = "read"
     BUILD = "build"
+    COMPILE = "compile"
     WARM_UP = "warm up"
     READY = "ready"
 
@@ -112,9 +113,10 @@ def build_served_model(
         sampler=Sampler(mark),
         decode=codec.decode,
     )
+    progress(Stage.COMPILE)
+    # Some twenty seconds in the first start on a machine; later ones load what was compiled.
+    warm_up(hardware.device, hardware.dtype)
     progress(Stage.WARM_UP)
-    # The first start on a machine compiles it, which takes some fifteen seconds.
-    warm_up()
     _warm_up(core, length)
     metrics = EngineMetrics(CollectorRegistry())
     progress(Stage.READY)

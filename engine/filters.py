@@ -1,39 +1,24 @@
-"""Removes candidates from rows of logits: temperature, top-k, top-p, min-p, forbidden ids.
+"""The filters of a batch as kernels take them. Knows nothing of logits or of how an id is drawn."""
 
-Knows nothing of how an id is drawn. All filters keep ties: candidates of equal logit stay or go
-together, so that which of them is left never depends on an order of sorting.
-"""
-
-import torch
-from torch import Tensor
+from collections.abc import Sequence
 
 from tokenmark.engine.request import SamplingParams
+from tokenmark.kernels.rows import Filters
 
-__all__ = ["apply_filters"]
+__all__ = ["filters_of"]
 
 
-def apply_filters(
-    logits: Tensor,  # [V] float32, finite or -inf
-    params: SamplingParams,
-) -> Tensor:  # [V] float32
-    """Logits after temperature, -inf where top-k, then top-p, then min-p remove a candidate.
-
-    top-p keeps the likeliest candidates until their probability reaches `top_p`, the one that
-    reaches it included; probabilities are those among what top-k left. min-p keeps candidates at
-    least `min_p` times as likely as the likeliest one.
-    """
-    scaled = logits / params.temperature
-    if params.top_k is not None and params.top_k < scaled.numel():
-        smallest_kept = torch.topk(scaled, params.top_k).values[-1]
-        scaled = scaled.masked_fill(scaled < smallest_kept, -torch.inf)
-    if params.top_p < 1:
-        ordered = scaled.sort(descending=True).values
-        mass_before = ordered.softmax(dim=0).cumsum(dim=0).roll(1)
-        mass_before[0] = 0
-        # The likeliest candidate stays, also where `top_p` is nothing in float32.
-        n_kept = max(1, int((mass_before < params.top_p).sum()))
-        scaled = scaled.masked_fill(scaled < ordered[n_kept - 1], -torch.inf)
-    if params.min_p > 0:
-        floor = scaled.max() + torch.log(torch.tensor(params.min_p))
-        scaled = scaled.masked_fill(scaled < floor, -torch.inf)
-    return scaled
+def filters_of(params: Sequence[SamplingParams]) -> Filters:
+    """What each row's parameters ask for; of a greedy row only the likeliest candidates stay."""
+    filters = Filters.none(len(params))
+    for row, wanted in enumerate(params):
+        if wanted.is_greedy:
+            filters.top_k[row] = 1
+            continue
+        filters.temperatures[row] = wanted.temperature
+        if wanted.top_k is not None:
+            # No vocabulary is as large as what an int64 may not hold.
+            filters.top_k[row] = min(wanted.top_k, filters.top_k[row])
+        filters.top_p[row] = wanted.top_p
+        filters.min_p[row] = wanted.min_p
+    return filters

@@ -35,7 +35,7 @@ class ModelOutput:
 
     Args:
         request_ids: the R requests that sample, in the order of the rows.
-        logits: [R, V] float32.
+        logits: [R, V], in the type the model computes in.
     """
 
     request_ids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Draws the next id of every row of a batch: filters, row keys, then one kernel for all rows.
+"""Draws the next id of every row of a batch: forbidden ids, row keys, then one kernel for all rows.
 
 Knows nothing of text, blocks or clients. What a row draws depends on its own logits and its own
 keys only, never on its neighbours.
@@ -6,6 +6,7 @@ keys only, never on its neighbours.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -13,13 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenmark.engine.answer import Answer, Mark
-from tokenmark.engine.filters import apply_filters
+from tokenmark.engine.filters import filters_of
 from tokenmark.engine.request import Request
-from tokenmark.kernels.gumbel import draw
+from tokenmark.kernels.gumbel import Draws, draw
+from tokenmark.kernels.rows import STATE_WORDS, RowKeys, RowStatus
 from tokenmark.watermark.errors import SamplingError
 from tokenmark.watermark.prf import chacha8
+from tokenmark.watermark.prf.family import Family
 
 __all__ = ["Row", "Sampler"]
+
+_PROBLEMS: Final = {
+    RowStatus.NO_CANDIDATE: "no id is left to draw",
+    RowStatus.NOT_FINITE: "the model gave no usable logits (NaN or infinite)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +48,42 @@ class Sampler:
     def __init__(self, mark: Mark | None) -> None:
         self._mark = mark
 
+    @torch.inference_mode()
     def sample(
         self,
         rows: Sequence[Row],
-        logits: Tensor,  # [B, V] float32
+        logits: Tensor,  # [B, V] float32, bfloat16 or float16; forbidden ids are removed in place
     ) -> list[int | SamplingError]:
         """The drawn id of each row, or the error that only this row has."""
-        # Filters and the draw run on the host.
-        logits = logits.cpu()
-        outcome: list[int | SamplingError] = [_unusable(row) for row in rows]
-        drawn = []
-        for index in np.flatnonzero(_usable_rows(logits)).tolist():
-            row, row_logits = rows[index], _allowed(logits[index], rows[index].request)
-            if row.request.params.is_greedy:
-                outcome[index] = likeliest = int(row_logits.argmax())
-                row.answer.append(likeliest, had_choice=False)
+        for row, row_logits in zip(rows, logits, strict=True):
+            _forbid(row.request, row_logits)
+        keys = self._row_keys([row.answer for row in rows])
+        draws = draw(logits, keys, filters_of([row.request.params for row in rows]))
+        statuses, ids = draws.status.tolist(), draws.ids.tolist()
+        have_choice = draws.has_choice.tolist()
+        outcome: list[int | SamplingError] = []
+        for index, row in enumerate(rows):
+            if statuses[index] != RowStatus.DRAWN:
+                outcome.append(_error(row, RowStatus(statuses[index])))
                 continue
-            filtered = apply_filters(row_logits, row.request.params)
-            # Temperature may have lifted huge logits out of float32, and all ids may be forbidden.
-            if bool(torch.isfinite(filtered.amax())):
-                drawn.append((index, filtered))
-        if drawn:
-            stacked = torch.stack([filtered for _, filtered in drawn])
-            ids = self._draw([rows[index].answer for index, _ in drawn], stacked)
-            for (index, filtered), token_id in zip(drawn, ids.tolist(), strict=True):
-                outcome[index] = _append(rows[index].answer, token_id, filtered)
+            token_id, had_choice = ids[index], have_choice[index]
+            if row.request.params.is_greedy and had_choice:
+                # Of likeliest ids that tie, the lowest; no key decides.
+                token_id = int(logits[index].argmax())
+            log_probability = None
+            if row.answer.needs_log_probability:
+                log_probability = _log_probability(row, logits[index], draws, index)
+            row.answer.append(token_id, had_choice=had_choice, log_probability=log_probability)
+            outcome.append(token_id)
         return outcome
 
-    def _draw(self, answers: Sequence[Answer], logits: Tensor) -> NDArray[np.int64]:
-        row_keys = chacha8.ordinary_row_keys(
-            np.stack([answer.request_key for answer in answers]),
-            np.array([answer.position for answer in answers]),
-        )
-        symbols = np.zeros(len(answers), dtype=np.int64)
+    def _row_keys(self, answers: Sequence[Answer]) -> RowKeys:
+        n_rows = len(answers)
+        request_keys = np.zeros((n_rows, STATE_WORDS), dtype=np.uint32)
+        for row, answer in enumerate(answers):
+            request_keys[row] = answer.request_key
+        positions = np.array([answer.position for answer in answers], dtype=np.int64)
+        keys = RowKeys.of_family(Family.CHACHA8, chacha8.ordinary_row_keys(request_keys, positions))
         contexts = {
             row: context
             for row, answer in enumerate(answers)
@@ -81,11 +92,12 @@ class Sampler:
         if contexts:
             assert self._mark is not None
             marked = np.array(list(contexts))
-            context_rows = np.array(list(contexts.values()), dtype=np.int64)
-            keys = chacha8.context_keys(self._mark.stream_key, context_rows)
-            row_keys[marked] = keys
-            symbols[marked] = self._symbols([answers[row] for row in marked], keys)
-        return draw(logits, row_keys, symbols).ids
+            states = self._mark.row_states(np.array(list(contexts.values()), dtype=np.int64))
+            keys.states[marked] = 0
+            keys.states[marked, : states.shape[1]] = states
+            keys.families[marked] = self._mark.family
+            keys.symbols[marked] = self._symbols([answers[row] for row in marked], states)
+        return keys
 
     def _symbols(
         self, answers: Sequence[Answer], context_keys: NDArray[np.uint32]
@@ -105,32 +117,22 @@ class Sampler:
         )
 
 
-def _usable_rows(logits: Tensor) -> NDArray[np.bool_]:
-    """Rows that hold a finite maximum: not all masked, no NaN, no +inf."""
-    if logits.shape[0] == 0:
-        return np.zeros(0, dtype=np.bool_)
-    return torch.isfinite(logits.amax(dim=1)).numpy()
+def _forbid(request: Request, logits: Tensor) -> None:
+    """Remove ids that may not come yet from a row: an end before `min_tokens`."""
+    if not request.is_eos_allowed:
+        logits[sorted(request.eos_ids)] = -torch.inf
 
 
-def _unusable(row: Row) -> SamplingError:
+def _error(row: Row, status: RowStatus) -> SamplingError:
     return SamplingError(
-        f"the model gave no usable logits at position {row.request.n_output} of the answer "
-        "(NaN or infinite); the request was ended, others go on"
+        f"{_PROBLEMS[status]} at position {row.request.n_output} of the answer; "
+        "the request was ended, others go on"
     )
 
 
-def _allowed(logits: Tensor, request: Request) -> Tensor:
-    """The row without ids that may not come yet: an end before `min_tokens`."""
-    if request.is_eos_allowed:
-        return logits
-    return logits.index_fill(0, torch.tensor(sorted(request.eos_ids)), -torch.inf)
-
-
-def _append(answer: Answer, token_id: int, filtered: Tensor) -> int:
-    """Note the id, with its probability under the filtered law where the warm-up needs it."""
-    log_probability = None
-    if answer.needs_log_probability:
-        log_probability = float(filtered[token_id] - filtered.logsumexp(dim=0))
-    n_candidates = int(torch.isfinite(filtered).sum())
-    answer.append(token_id, had_choice=n_candidates > 1, log_probability=log_probability)
-    return token_id
+def _log_probability(row: Row, logits: Tensor, draws: Draws, index: int) -> float:
+    """ln of the drawn id's probability among what the filters left."""
+    # By a tensor: a GPU multiplies by the reciprocal of a number, and rounds otherwise.
+    scaled = logits.float() / draws.floors.new_tensor(row.request.params.temperature)
+    left = scaled[scaled >= draws.floors[index]]
+    return float(scaled[draws.ids[index]] - left.logsumexp(dim=0))

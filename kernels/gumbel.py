@@ -1,11 +1,12 @@
-"""Draws one id a row of logits by the keyed exponential race: the choice of the path.
+"""Draws one id a row of logits by the keyed exponential race: checks and the choice of the path.
 
-Knows nothing of requests, contexts or filters: a row key says which words a row uses, a logit of
--inf that a candidate was removed. Marked and unmarked rows are the same to it.
+Knows nothing of requests, contexts or text. Row keys say which words a row uses, filters what is
+left of its logits. Marked and unmarked rows are the same to it.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -13,52 +14,150 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tokenmark.kernels import gumbel_cpu
-from tokenmark.watermark.errors import SamplingError
+from tokenmark.kernels.rows import Filters, RowKeys
+from tokenmark.watermark.errors import ModelError
+from tokenmark.watermark.gumbel import uniforms
+from tokenmark.watermark.prf import philox
+from tokenmark.watermark.prf.family import Family
 
-__all__ = ["Draws", "Path", "draw", "warm_up"]
+__all__ = ["Draws", "Path", "Race", "draw", "path_of", "warm_up"]
 
 
 class Path(StrEnum):
     """Which implementation ran."""
 
     NUMBA = "numba"
+    TRITON = "triton"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Race:
+    """How each row's race ended."""
+
+    x: Tensor  # [B] float64, the uniform of the winner's word; for Philox u, large where it wins
+    gaps: Tensor  # [B] float64, of the winner's value over the runner-up's; inf without one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """The winners of a batch."""
+    """The winners of a batch, where the logits are; of a failed row only the status counts."""
 
-    ids: NDArray[np.int64]  # [B]
+    ids: Tensor  # [B] int64
+    status: Tensor  # [B] integers, of RowStatus
+    has_choice: Tensor  # [B] bool, whether the filters left more than one candidate
+    floors: Tensor  # [B] float32, the smallest logits over temperature that the filters left
+    race: Race | None
     path: Path
 
 
 def draw(
-    logits: Tensor,  # [B, V] float32, after temperature and filters; -inf where removed
-    row_keys: NDArray[np.uint32],  # [B, 8]
-    symbols: NDArray[np.int64],  # [B], payload symbols; 0 carries none
+    logits: Tensor,  # [B, V] float32, bfloat16 or float16; -inf where removed
+    keys: RowKeys,  # of B rows
+    filters: Filters | None = None,  # of B rows; None keeps all candidates
+    *,
+    wants_race: bool = False,
 ) -> Draws:
-    """The id that wins each row's race over softmax(logits), ties to the lowest id.
+    """The id that wins each row's race over what the filters left, ties to the lowest id.
+
+    The law of a winner is softmax(logits / temperature) over what the filters left. A row of NaN,
+    of +inf or without a candidate fails alone, which its status says.
 
     Raises:
-        SamplingError: a row has no finite logit, or holds NaN or +inf.
-        ValueError: shapes or dtypes that do not fit.
+        ValueError: shapes, types or numbers that do not fit.
     """
-    drawn = gumbel_cpu.draw_rows(
-        logits.cpu().numpy(),
-        row_keys,
-        symbols,
-        family=gumbel_cpu.Family.CHACHA8,
-        n_threads=torch.get_num_threads(),
-    )
-    failed = np.flatnonzero(drawn.status != gumbel_cpu.RowStatus.DRAWN)
-    if failed.size:
-        raise SamplingError(
-            f"row {failed[0]} of the logits has nothing to draw from; at least one finite logit "
-            "and neither NaN nor +inf is needed"
+    if logits.dtype not in (torch.float32, torch.bfloat16, torch.float16) or logits.ndim != 2:  # noqa: PLR2004 - rows and columns
+        raise ValueError(
+            "logits must be [B, V] of float32, bfloat16 or float16, "
+            f"got {logits.dtype} {list(logits.shape)}"
         )
-    return Draws(ids=drawn.ids, path=Path.NUMBA)
+    keys.check(*logits.shape)
+    if filters is None:
+        filters = Filters.none(logits.shape[0])
+    else:
+        filters.check(logits.shape[0])
+    run = _draw_triton if path_of(logits.device) is Path.TRITON else _draw_numba
+    return run(logits, keys, filters, wants_race=wants_race)
 
 
-def warm_up() -> None:
-    """Compile the kernel, or load it from disk, ahead of the first draw."""
-    gumbel_cpu.warm_up()
+def path_of(device: torch.device) -> Path:
+    """Which path draws from logits that lie on a device."""
+    return Path.NUMBA if device.type == "cpu" else Path.TRITON
+
+
+def warm_up(device: torch.device, dtype: torch.dtype) -> None:
+    """Compile what draws such logits, or load it from disk, ahead of the first draw.
+
+    Raises:
+        ModelError: what draws on such a device is not installed.
+    """
+    if path_of(device) is Path.TRITON and find_spec("triton") is None:
+        raise ModelError(
+            f"drawing on {device} needs Triton, which is not installed; run "
+            "`pip install 'tokenmark[gpu]'`, or choose --device cpu"
+        )
+    for family in Family:
+        keys = RowKeys.of_family(family, np.zeros((1, family.state_words), dtype=np.uint32))
+        draw(torch.zeros(1, 1, dtype=dtype, device=device), keys)
+
+
+def _draw_numba(logits: Tensor, keys: RowKeys, filters: Filters, *, wants_race: bool) -> Draws:
+    # A row's logits must lie side by side; those of a model do.
+    rows = logits if logits.stride(1) == 1 or logits.shape[1] == 1 else logits.contiguous()
+    # NumPy has no bfloat16.
+    host = (rows.view(torch.uint16) if rows.dtype is torch.bfloat16 else rows).numpy()
+    drawn = gumbel_cpu.draw_rows(host, keys, filters, n_threads=torch.get_num_threads())
+    best, second = drawn.values[:, 0], drawn.values[:, 1]
+    race = None
+    if wants_race:
+        # The difference is NaN in a row that was not drawn.
+        with np.errstate(invalid="ignore"):
+            race = _race(drawn.words, torch.from_numpy(best - second), keys)
+    return Draws(
+        ids=torch.from_numpy(drawn.ids),
+        status=torch.from_numpy(drawn.status),
+        has_choice=torch.from_numpy(second > -np.inf),
+        floors=torch.from_numpy(drawn.floors),
+        race=race,
+        path=Path.NUMBA,
+    )
+
+
+def _draw_triton(logits: Tensor, keys: RowKeys, filters: Filters, *, wants_race: bool) -> Draws:
+    # Only where it runs: an installation that draws on CPUs has no Triton.
+    from tokenmark.kernels import filters_triton, gumbel_triton  # noqa: PLC0415
+
+    def moved(array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(logits.device, non_blocking=True)
+
+    temperatures = moved(filters.temperatures)
+    floors = filters_triton.find_floors(
+        logits, temperatures, moved(filters.top_k), moved(filters.top_p), moved(filters.min_p)
+    )
+    drawn = gumbel_triton.draw_rows(
+        logits,
+        moved(keys.states.view(np.int32)),
+        moved(keys.symbols),
+        moved(keys.families),
+        temperatures,
+        floors,
+        present=tuple(Family(number) for number in np.unique(keys.families)),
+        detailed=wants_race,
+    )
+    race = None
+    if drawn.words is not None and drawn.gaps is not None:
+        words = drawn.words.cpu().numpy().view(np.uint32)
+        race = _race(words, drawn.gaps.double(), keys)
+    return Draws(
+        ids=drawn.ids,
+        status=drawn.status,
+        has_choice=drawn.has_choice,
+        floors=floors,
+        race=race,
+        path=Path.TRITON,
+    )
+
+
+def _race(words: NDArray[np.uint32], gaps: Tensor, keys: RowKeys) -> Race:
+    is_philox = keys.families == Family.PHILOX
+    x = np.where(is_philox, philox.uniform_f32(words).astype(np.float64), uniforms(words))
+    return Race(x=torch.from_numpy(x).to(gaps.device), gaps=gaps)

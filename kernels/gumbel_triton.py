@@ -1,15 +1,16 @@
 """The keyed draw of a batch as Triton kernels: words, race and winners without a host round trip.
 
-Knows nothing of contexts, filters or requests, and trusts that its arguments were checked. Row
-states, symbols and sizes are data: no key, payload or batch size compiles a kernel anew.
+Knows nothing of requests, nor which positions are marked, and trusts that its arguments were
+checked. Whatever differs between rows or steps is data: no key, payload, temperature or batch size
+compiles a kernel anew.
 
-Several programs share a row: each keeps the best candidate of its calls, and a second kernel
+Several programs share a row: each keeps the two best candidates of its calls, and a second kernel
 chooses among them. A candidate's value depends on its own logit and word alone, and a tie goes to
 the lowest id, so the winner does not depend on how a row is split.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 import torch
@@ -17,9 +18,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tokenmark.kernels.words_triton import Family, row_state, words_of_calls
+from tokenmark.kernels.contexts_triton import Contexts, row_state, sources_of
+from tokenmark.kernels.rows import RowStatus
+from tokenmark.kernels.rows_triton import scaled_logits
+from tokenmark.kernels.words_triton import PHILOX, words_of_calls
+from tokenmark.watermark.prf.family import Family
 
-__all__ = ["RowDraws", "RowStatus", "draw_rows"]
+__all__ = ["RowDraws", "draw_rows"]
 
 _LANES: Final = 128
 # Enough programs to fill the largest devices a few times over, few enough to be joined at once.
@@ -34,21 +39,9 @@ _SMALL_WORDS = tl.constexpr(0x4AFB0CCC)
 # The upper part times any exponent of a float32 is exact.
 _LN2_UPPER = tl.constexpr(0.693145751953125)
 _LN2_LOWER = tl.constexpr(1.4286068203094172e-06)
-
-
-class RowStatus(IntEnum):
-    """What became of a row."""
-
-    DRAWN = 0
-    NO_CANDIDATE = 1
-    """Every logit is -inf."""
-    NOT_A_NUMBER = 2
-    """A logit is NaN or +inf."""
-
-
 _DRAWN = tl.constexpr(RowStatus.DRAWN.value)
 _NO_CANDIDATE = tl.constexpr(RowStatus.NO_CANDIDATE.value)
-_NOT_A_NUMBER = tl.constexpr(RowStatus.NOT_A_NUMBER.value)
+_NOT_FINITE = tl.constexpr(RowStatus.NOT_FINITE.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,29 +50,36 @@ class RowDraws:
 
     ids: Tensor  # [B] int64; 0 where nothing was drawn
     status: Tensor  # [B] int32, a RowStatus each
+    has_choice: Tensor  # [B] bool, whether a second candidate raced
     words: Tensor | None  # [B] int32, the bits of the winner's word
     gaps: Tensor | None  # [B] float32, winner over runner-up in the race; inf without runner-up
 
 
-def draw_rows(
+def draw_rows(  # noqa: PLR0913 - a tensor for each thing that differs between rows
     logits: Tensor,  # [B, V] float32, bfloat16 or float16, any strides; -inf where removed
-    states: Tensor,  # [B, S] int32, contiguous: the bits of a row's key or state
-    symbols: Tensor | None,  # [B] integers below 2^20, contiguous; None for philox
+    states: Tensor | Contexts,  # [B, 8] int32: the bits of a row's key or state; of philox 3 zeros
+    symbols: Tensor,  # [B] integers below 2^20; 0 with philox
+    families: Tensor,  # [B] integers, a Family each
+    temperatures: Tensor,  # [B] float32, above 0
+    floors: Tensor,  # [B] float32, the smallest scaled logits that stay
     *,
-    family: Family,
+    present: Collection[Family],
     detailed: bool = False,
     lanes: int = _LANES,
 ) -> RowDraws:
-    """The id that wins each row's race over softmax(logits), ties to the lowest id.
+    """The id that wins each row's race over softmax(logits / temperature), ties to the lowest id.
 
     A row's problem is told in its status, so that nothing waits for the device; the launches can be
     captured in a CUDA graph.
 
     Args:
-        logits: after temperature and filters, all tensors on one device.
-        states: of rows as `tokenmark.watermark.prf` makes them.
+        logits: all tensors on one device, and contiguous but for this one.
+        states: as `tokenmark.watermark.prf` makes them, or what they are to be made from.
         symbols: payload symbols; 0 carries none.
-        family: which words the states lead to.
+        families: which words the states lead to.
+        temperatures: what logits are divided by, in float32.
+        floors: as `tokenmark.kernels.filters_triton` finds them; -inf keeps all.
+        present: every family that some row has: the host knows, and need not ask the device.
         detailed: also return the winner's word and its lead.
         lanes: calls at a time in one program, a power of two; it changes no result.
     """
@@ -87,31 +87,37 @@ def draw_rows(
     draws = RowDraws(
         ids=logits.new_empty(n_rows, dtype=torch.int64),
         status=logits.new_empty(n_rows, dtype=torch.int32),
+        has_choice=logits.new_empty(n_rows, dtype=torch.bool),
         words=logits.new_empty(n_rows, dtype=torch.int32) if detailed else None,
         gaps=logits.new_empty(n_rows, dtype=torch.float32) if detailed else None,
     )
     if n_rows == 0:
         return draws
-    n_steps = max(1, -(-_max_calls(n_ids, family) // lanes))
-    steps_per_split, n_splits = _splits(n_rows, n_steps)
+    n_steps = {family: max(1, -(-_max_calls(n_ids, family) // lanes)) for family in present}
+    n_splits = _n_splits(n_rows, max(n_steps.values()))
     bests = logits.new_empty((5, n_rows, n_splits), dtype=torch.int32)
     with torch.cuda.device_of(logits):
-        _race_kernel[(n_rows, n_splits)](
-            logits,
-            *logits.stride(),
-            states,
-            symbols,
-            bests,
-            n_ids,
-            steps_per_split * lanes,
-            family=family.value,
-            detailed=detailed,
-            lanes=lanes,
-        )
+        for family in present:
+            _race_kernel[(n_rows, n_splits)](
+                logits,
+                *logits.stride(),
+                sources_of(states),
+                symbols,
+                families,
+                temperatures,
+                floors,
+                bests,
+                n_ids,
+                -(-n_steps[family] // n_splits) * lanes,
+                family=family.value,
+                detailed=detailed,
+                lanes=lanes,
+            )
         _winner_kernel[(n_rows,)](
             bests,
             draws.ids,
             draws.status,
+            draws.has_choice,
             draws.words,
             draws.gaps,
             n_splits,
@@ -128,32 +134,25 @@ def _max_calls(n_ids: int, family: Family) -> int:
     return 128 * ((n_ids + 2046) // 2048 + 1)
 
 
-def _splits(n_rows: int, n_steps: int) -> tuple[int, int]:
-    """Steps a split, and splits a row."""
+def _n_splits(n_rows: int, n_steps: int) -> int:
+    """Into how many splits rows of so many steps are cut, none of them empty."""
     wanted = min(n_steps, max(1, _PROGRAMS // n_rows), _MAX_SPLITS)
-    steps_per_split = -(-n_steps // wanted)
-    return steps_per_split, -(-n_steps // steps_per_split)
+    return -(-n_steps // -(-n_steps // wanted))
 
 
 @triton.jit
-def _split_of_row(
-    symbols: tl.tensor,
-    row: tl.tensor,
-    n_ids: tl.tensor,
-    calls_per_split: tl.tensor,
-    family: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The row's symbol, and the calls [first, end) of this program's split."""
-    if family == "philox":
-        symbol = 0
+def _calls_of_split(
+    symbol: tl.tensor, n_ids: tl.tensor, calls_per_split: tl.tensor, family: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The calls [first, end) of this program's split of its row."""
+    if family == PHILOX:
         first = 0
         end = (n_ids + 3) >> 2
     else:
-        symbol = tl.load(symbols + row).to(tl.int32)
         first = (symbol >> 11) << 7
         end = (((symbol + n_ids - 1) >> 11) + 1) << 7
     first += tl.program_id(1) * calls_per_split
-    return symbol, first, tl.minimum(first + calls_per_split, end)
+    return first, tl.minimum(first + calls_per_split, end)
 
 
 @triton.jit
@@ -182,7 +181,7 @@ def _log_of_parts(exponent: tl.tensor, f: tl.tensor) -> tl.tensor:
 @triton.jit
 def _log_exponential(words: tl.tensor, family: tl.constexpr) -> tl.tensor:
     """ln E of float32, off by less than 2e-6 at every word; E is Exp(1) and finite."""
-    if family == "philox":
+    if family == PHILOX:
         # The float32 just below (m + 1) / 2^24, m the upper 24 bits.
         above = ((words >> 8).to(tl.float32) + 1.0) * 2.0**-24
         uniform = tl.sub(above.to(tl.int32, bitcast=True), 1, sanitize_overflow=False)
@@ -201,20 +200,12 @@ def _log_exponential(words: tl.tensor, family: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _race(
-    row_logits: tl.tensor,
-    id_stride: tl.tensor,
-    n_ids: tl.tensor,
-    ids: tl.tensor,
-    words: tl.tensor,
-    family: tl.constexpr,
+    scaled: tl.tensor, floor: tl.tensor, words: tl.tensor, family: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The value of each lane's id in the race, and whether its logit is NaN or +inf."""
-    is_id = (ids >= 0) & (ids < n_ids)
-    places = row_logits + ids.to(tl.int64) * id_stride
-    logit = tl.load(places, mask=is_id, other=float("-inf")).to(tl.float32)
-    # A removed candidate is left out whatever its word: it must lose to every other.
-    value = tl.where(logit > float("-inf"), logit - _log_exponential(words, family), float("-inf"))
-    return value, ~(logit < float("inf"))
+    """The value of each lane in the race, and whether its logit is NaN or +inf."""
+    # A logarithm is finite whatever the word, so that -inf stays -inf and loses to every other.
+    value = tl.where(scaled >= floor, scaled - _log_exponential(words, family), float("-inf"))
+    return value, ~(scaled < float("inf"))
 
 
 @triton.jit
@@ -235,20 +226,27 @@ def _race_kernel(  # noqa: PLR0913, PLR0917 - pointers, strides and sizes
     logits: tl.tensor,
     row_stride: tl.tensor,
     id_stride: tl.tensor,
-    states: tl.tensor,
+    sources: tl.tuple,
     symbols: tl.tensor,
-    bests: tl.tensor,  # [5, B, n_splits]: value, id, whether flawed; word, runner-up
+    families: tl.tensor,
+    temperatures: tl.tensor,
+    floors: tl.tensor,
+    bests: tl.tensor,  # [5, B, n_splits]: value, id, whether flawed, runner-up; word
     n_ids: tl.tensor,
     calls_per_split: tl.tensor,
     family: tl.constexpr,
     detailed: tl.constexpr,
     lanes: tl.constexpr,
 ) -> None:
-    """The best of the candidates that one split of one row has."""
+    """The two best of the candidates that one split of one row has."""
     row = tl.program_id(0).to(tl.int64)
-    state = row_state(states, row, family)
-    symbol, first_call, end_call = _split_of_row(symbols, row, n_ids, calls_per_split, family)
-    row_logits = logits + row * row_stride
+    if tl.load(families + row) != family:
+        return
+    state = row_state(sources, row, family)
+    symbol = tl.load(symbols + row).to(tl.int32)
+    first_call, end_call = _calls_of_split(symbol, n_ids, calls_per_split, family)
+    temperature = tl.load(temperatures + row)
+    floor = tl.load(floors + row)
     lane = tl.arange(0, lanes)
     best = tl.full((lanes,), float("-inf"), tl.float32)
     best_id = tl.full((lanes,), _NO_ID, tl.int32)
@@ -258,15 +256,16 @@ def _race_kernel(  # noqa: PLR0913, PLR0917 - pointers, strides and sizes
     for start in range(first_call, end_call, lanes):
         words, first_index = words_of_calls(state, start + lane, family)
         first_id = first_index - symbol
-        for j in tl.static_range(4 if family == "philox" else 16):
-            ids = first_id + j * (1 if family == "philox" else 128)
-            value, is_flaw = _race(row_logits, id_stride, n_ids, ids, words[j], family)
+        for j in tl.static_range(4 if family == PHILOX else 16):
+            ids = first_id + j * (1 if family == PHILOX else 128)
+            scaled = scaled_logits(logits + row * row_stride, id_stride, n_ids, temperature, ids)
+            value, is_flaw = _race(scaled, floor, words[j], family)
             is_flawed |= is_flaw
             # Ids ascend within a lane, so the first of equals is the lowest.
             is_better = value > best
+            runner_up = tl.maximum(runner_up, tl.minimum(best, value))
             if detailed:
                 best_word = tl.where(is_better, words[j], best_word)
-                runner_up = tl.maximum(runner_up, tl.minimum(best, value))
             best_id = tl.where(is_better, ids, best_id)
             best = tl.where(is_better, value, best)
     best, best_id, best_word, runner_up = _best_of(best, best_id, best_word, runner_up)
@@ -275,9 +274,9 @@ def _race_kernel(  # noqa: PLR0913, PLR0917 - pointers, strides and sizes
     tl.store(place, best.to(tl.int32, bitcast=True))
     tl.store(place + plane, best_id)
     tl.store(place + 2 * plane, tl.max(is_flawed.to(tl.int32), axis=0))
+    tl.store(place + 3 * plane, runner_up.to(tl.int32, bitcast=True))
     if detailed:
-        tl.store(place + 3 * plane, best_word.to(tl.int32, bitcast=True))
-        tl.store(place + 4 * plane, runner_up.to(tl.int32, bitcast=True))
+        tl.store(place + 4 * plane, best_word.to(tl.int32, bitcast=True))
 
 
 @triton.jit(do_not_specialize=["n_splits"])
@@ -285,6 +284,7 @@ def _winner_kernel(  # noqa: PLR0913, PLR0917 - pointers and sizes
     bests: tl.tensor,  # [5, B, n_splits], of `_race_kernel`
     drawn_ids: tl.tensor,
     status: tl.tensor,
+    has_choice: tl.tensor,
     drawn_words: tl.tensor,
     gaps: tl.tensor,
     n_splits: tl.tensor,
@@ -301,18 +301,18 @@ def _winner_kernel(  # noqa: PLR0913, PLR0917 - pointers and sizes
     values = tl.load(places, mask=is_split, other=_MINUS_INF_BITS).to(tl.float32, bitcast=True)
     ids = tl.load(places + plane, mask=is_split, other=_NO_ID)
     flaws = tl.load(places + 2 * plane, mask=is_split, other=0)
+    bits = tl.load(places + 3 * plane, mask=is_split, other=_MINUS_INF_BITS)
     words = tl.full((width,), 0, tl.uint32)
-    runners_up = values
     if detailed:
-        words = tl.load(places + 3 * plane, mask=is_split, other=0).to(tl.uint32, bitcast=True)
-        bits = tl.load(places + 4 * plane, mask=is_split, other=_MINUS_INF_BITS)
-        runners_up = bits.to(tl.float32, bitcast=True)
+        words = tl.load(places + 4 * plane, mask=is_split, other=0).to(tl.uint32, bitcast=True)
+    runners_up = bits.to(tl.float32, bitcast=True)
     value, best_id, word, runner_up = _best_of(values, ids, words, runners_up)
     has_winner = value > float("-inf")
     outcome = tl.where(has_winner, _DRAWN, _NO_CANDIDATE)
-    outcome = tl.where(tl.max(flaws, axis=0) > 0, _NOT_A_NUMBER, outcome)
+    outcome = tl.where(tl.max(flaws, axis=0) > 0, _NOT_FINITE, outcome)
     tl.store(status + row, outcome)
     tl.store(drawn_ids + row, tl.where(outcome == _DRAWN, best_id, 0).to(tl.int64))
+    tl.store(has_choice + row, (outcome == _DRAWN) & (runner_up > float("-inf")))
     if detailed:
         tl.store(drawn_words + row, word.to(tl.int32, bitcast=True))
         tl.store(gaps + row, tl.where(has_winner, value, 0.0) - runner_up)

@@ -1,7 +1,7 @@
 """The keyed words as Triton device functions, bit for bit those of `tokenmark.watermark.prf`.
 
-Knows nothing of logits or races. A family of words is read in calls; every call yields the words of
-several indices, one call a lane.
+Knows nothing of contexts, logits or races. A family of words is read in calls; every call yields
+the words of several indices, one call a lane.
 
 | family  | state of a row       | words a call | index of word j of call c       |
 |---------|----------------------|--------------|---------------------------------|
@@ -11,19 +11,14 @@ several indices, one call a lane.
 So neighbouring lanes of ChaCha8 meet neighbouring indices.
 """
 
-from enum import StrEnum
-
 import triton
 import triton.language as tl
 
-__all__ = ["Family", "row_state", "words_of_calls"]
+from tokenmark.watermark.prf.family import Family
 
+__all__ = ["PHILOX", "hchacha8", "philox4x32", "words_of_calls"]
 
-class Family(StrEnum):
-    """Where the words of a row come from."""
-
-    CHACHA8 = "chacha8"
-    PHILOX = "philox"
+PHILOX = tl.constexpr(Family.PHILOX.value)
 
 
 @triton.jit
@@ -47,12 +42,16 @@ def _quarter_round(
 
 
 @triton.jit
-def _chacha8_words(state: tl.tuple, calls: tl.tensor) -> tl.tuple:
-    """The sixteen words of ChaCha8 blocks; calls past the keystream begin it anew."""
+def _initial_state(key: tl.tuple, tail: tl.tuple) -> tl.tuple:
     zero = tl.full((), 0, tl.uint32)
     constants = (zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574)
-    initial = constants + state + ((calls & 0xFFFF).to(tl.uint32), zero, zero, zero)
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15 = initial
+    return constants + key + tail
+
+
+@triton.jit
+def _permute(state: tl.tuple) -> tl.tuple:
+    """The eight rounds of ChaCha8."""
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15 = state
     for _ in tl.static_range(4):
         x0, x4, x8, x12 = _quarter_round(x0, x4, x8, x12)
         x1, x5, x9, x13 = _quarter_round(x1, x5, x9, x13)
@@ -62,7 +61,24 @@ def _chacha8_words(state: tl.tuple, calls: tl.tensor) -> tl.tuple:
         x1, x6, x11, x12 = _quarter_round(x1, x6, x11, x12)
         x2, x7, x8, x13 = _quarter_round(x2, x7, x8, x13)
         x3, x4, x9, x14 = _quarter_round(x3, x4, x9, x14)
-    permuted = (x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15)
+    return x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15
+
+
+@triton.jit
+def hchacha8(key: tl.tuple, inputs: tl.tuple) -> tl.tuple:
+    """The subkey of a key of eight words and four words of input."""
+    x0, x1, x2, x3, _, _, _, _, _, _, _, _, x12, x13, x14, x15 = _permute(
+        _initial_state(key, inputs)
+    )
+    return x0, x1, x2, x3, x12, x13, x14, x15
+
+
+@triton.jit
+def _chacha8_words(state: tl.tuple, calls: tl.tensor) -> tl.tuple:
+    """The sixteen words of ChaCha8 blocks; calls past the keystream begin it anew."""
+    zero = tl.full((), 0, tl.uint32)
+    initial = _initial_state(state, ((calls & 0xFFFF).to(tl.uint32), zero, zero, zero))
+    permuted = _permute(initial)
     words: tl.tuple = ()
     for j in tl.static_range(16):
         word = tl.add(permuted[j], initial[j], sanitize_overflow=False)
@@ -71,10 +87,10 @@ def _chacha8_words(state: tl.tuple, calls: tl.tensor) -> tl.tuple:
 
 
 @triton.jit
-def _philox_words(state: tl.tuple, calls: tl.tensor) -> tl.tuple:
-    """The four words of Philox4x32-10 calls."""
-    c0 = calls.to(tl.uint32)
-    c1, c2, c3, k0, k1 = state
+def philox4x32(counter: tl.tuple, key: tl.tuple) -> tl.tuple:
+    """The four words of Philox4x32-10 of a counter of four and a key of two."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
     for _ in tl.static_range(10):
         upper0 = tl.umulhi(c0, 0xD2511F53)
         upper2 = tl.umulhi(c2, 0xCD9E8D57)
@@ -87,24 +103,12 @@ def _philox_words(state: tl.tuple, calls: tl.tensor) -> tl.tuple:
 
 
 @triton.jit
-def row_state(states: tl.tensor, row: tl.tensor, family: tl.constexpr) -> tl.tuple:
-    """Row `row` of contiguous `states`, [B, 8] or [B, 5] int32 by family, as unsigned words."""
-    n_words: tl.constexpr = 5 if family == "philox" else 8
-    state: tl.tuple = ()
-    for i in tl.static_range(n_words):
-        bits = tl.load(states + row * n_words + i)
-        word = bits.to(tl.uint32, bitcast=True)
-        state = state + (word,)  # noqa: RUF005 - Triton compiles no starred expression
-    return state
-
-
-@triton.jit
 def words_of_calls(
     state: tl.tuple, calls: tl.tensor, family: tl.constexpr
 ) -> tuple[tl.tuple, tl.tensor]:
     """The words of each lane's call, and the index of the first of them."""
-    if family == "philox":
-        words = _philox_words(state, calls)
+    if family == PHILOX:
+        words = philox4x32((calls.to(tl.uint32), state[0], state[1], state[2]), state[3:5])
         first_index = calls << 2
     else:
         words = _chacha8_words(state, calls)

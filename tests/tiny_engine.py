@@ -107,11 +107,11 @@ class TinyRunner:
         rows = np.empty((len(sampling), VOCABULARY_SIZE), dtype=np.float32)
         for row, chunk in enumerate(sampling):
             token_ids = self._cache[list(chunk.block_ids)].reshape(-1)[: chunk.stop]
-            rows[row] = _logits(token_ids)
+            rows[row] = logits_after(token_ids)
         return ModelOutput(tuple(chunk.request_id for chunk in sampling), torch.from_numpy(rows))
 
 
-def _logits(token_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+def logits_after(token_ids: NDArray[np.int64]) -> NDArray[np.float64]:
     logits = np.full(VOCABULARY_SIZE, -np.inf)
     last = int(token_ids[-1])
     if last == ord(STOPS_THE_ENGINE):

@@ -194,7 +194,7 @@ class Llama:
         self,
         batch: Batch,
         kv_cache: Tensor,  # [n_layers, 2, n_blocks, block_size, n_kv_heads, head_dim]
-    ) -> Tensor:  # [R, V] float32
+    ) -> Tensor:  # [R, V]
         """Logits behind the last token of every chunk that samples, in the order of the batch.
 
         Writes the keys (index 0) and values (index 1) of all T tokens into the cache.
@@ -216,7 +216,7 @@ class Llama:
             hidden = hidden + _linear(functional.silu(gate) * up, layer.down)
         last = self._norm(hidden.index_select(0, batch.sample_rows), self._final_norm)
         # Samplers read row by row, so a row must lie together.
-        return _linear(last, self._head).float().contiguous()
+        return _linear(last, self._head).contiguous()
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         normed = functional.rms_norm(

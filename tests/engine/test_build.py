@@ -36,7 +36,7 @@ def test_the_stages_come_in_order(checkpoint: Checkpoint) -> None:
     model = build_served_model(
         checkpoint, hardware=CPU, max_model_len=None, mark=None, progress=stages.append
     )
-    assert stages == [Stage.BUILD, Stage.WARM_UP, Stage.READY]
+    assert stages == [Stage.BUILD, Stage.COMPILE, Stage.WARM_UP, Stage.READY]
     assert model.max_model_len == checkpoint.config.max_positions
     assert model.chat is not None
 

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +10,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tokenmark.kernels import gumbel_cpu, race_cpu
-from tokenmark.kernels.gumbel_cpu import Family, RowDraws, RowStatus, draw_rows
+from tokenmark.kernels import gumbel_cpu, race_cpu, rows_cpu, words_cpu
+from tokenmark.kernels.gumbel_cpu import RowDraws, draw_rows
+from tokenmark.kernels.rows import Filters, RowKeys, RowStatus
 from tokenmark.watermark.gumbel import race, race_large_u, winners
 from tokenmark.watermark.prf import chacha8, philox
+from tokenmark.watermark.prf.family import Family
 
 TILE = 2048
 LAST = 2**20 - 1
-STATE_WORDS = {Family.CHACHA8: 8, Family.PHILOX: 5}
+UNSCALED = (np.float32(1), np.float32(-np.inf))
 # Around every branch of the draw: the ends, where log1p takes over, where float32 rounds to 1.
 EDGE_WORDS = [0, 1, 127, 128, 2**31 - 1, 2**31, 2**32 - 129, 2**32 - 128, 2**32 - 1]
 
 
 def states(n_rows: int, family: Family, seed: int = 7) -> NDArray[np.uint32]:
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 2**32, size=(n_rows, STATE_WORDS[family]), dtype=np.uint32)
+    return rng.integers(0, 2**32, size=(n_rows, family.state_words), dtype=np.uint32)
+
+
+def draw_of(
+    logits: NDArray[np.generic],
+    row_states: NDArray[np.uint32],
+    symbols: NDArray[np.int64],
+    *,
+    family: Family,
+    n_threads: int,
+    filters: Filters | None = None,
+) -> RowDraws:
+    """Draws of rows that are all of one family, by default unfiltered."""
+    keys = RowKeys.of_family(family, row_states, symbols)
+    return draw_rows(logits, keys, filters or Filters.none(len(logits)), n_threads=n_threads)
 
 
 @pytest.fixture
@@ -79,7 +94,7 @@ def test_ids_are_those_of_the_reference(vocabulary_size: int, family: Family) ->
     rng = np.random.default_rng(vocabulary_size)
     logits = rng.normal(size=(symbols.size, vocabulary_size)).astype(np.float32) * 2
     row_states = states(symbols.size, family)
-    draws = draw_rows(logits, row_states, symbols, family=family, n_threads=1)
+    draws = draw_of(logits, row_states, symbols, family=family, n_threads=1)
     assert_is_reference(draws, logits, row_states, symbols, family)
 
 
@@ -89,7 +104,7 @@ def test_rows_do_not_depend_on_their_neighbours(n_rows: int, family: Family) -> 
     rng = np.random.default_rng(n_rows)
     logits = rng.normal(size=(n_rows, 300)).astype(np.float32) * 5
     row_states = states(n_rows, family)
-    draws = draw_rows(logits, row_states, no_symbols(n_rows), family=family, n_threads=3)
+    draws = draw_of(logits, row_states, no_symbols(n_rows), family=family, n_threads=3)
     assert draws.ids.shape == draws.words.shape == draws.status.shape == (n_rows,)
     assert_is_reference(draws, logits, row_states, no_symbols(n_rows), family)
 
@@ -123,7 +138,7 @@ def test_nothing_that_wins_is_left_out(
 ) -> None:
     symbols = np.array([symbol if family is Family.CHACHA8 else 0])
     row_state = states(1, family, seed)
-    draws = draw_rows(logits[None], row_state, symbols, family=family, n_threads=1)
+    draws = draw_of(logits[None], row_state, symbols, family=family, n_threads=1)
     words, values = reference_race(logits, row_state[0], int(symbols[0]), family)
     assert draws.ids[0] == winners(values)[0]
     assert draws.words[0] == words[0, draws.ids[0]]
@@ -149,7 +164,7 @@ def test_a_word_above_the_limit_cannot_reach_the_value(
 @pytest.mark.parametrize("gap", [3.0, 11.0, 20.0])
 def test_the_limit_is_not_much_above_the_words_that_reach_the_value(gap: float) -> None:
     limit = race_cpu._word_limit(np.float32(0), race_cpu._less(gap, 0.0))
-    value = race_cpu._race_value(np.float32(0), np.uint32(limit), race_cpu.CHACHA8)
+    value = race_cpu._race_value(np.float32(0), np.uint32(limit), words_cpu.CHACHA8)
     assert gap - 0.1 < value < gap
 
 
@@ -157,10 +172,10 @@ def test_the_limit_is_not_much_above_the_words_that_reach_the_value(gap: float) 
 def test_values_at_the_ends_of_the_word_are_those_of_the_reference(word: int) -> None:
     words = np.array([[word]], dtype=np.uint32)
     logits = np.array([[-3.25]], dtype=np.float32)
-    value = race_cpu._race_value(logits[0, 0], words[0, 0], race_cpu.CHACHA8)
+    value = race_cpu._race_value(logits[0, 0], words[0, 0], words_cpu.CHACHA8)
     assert value == pytest.approx(race(logits, words)[0, 0], rel=1e-15)
     # Large words win in the other family, so its race word is the complement.
-    large = race_cpu._race_value(logits[0, 0], ~words[0, 0], race_cpu.PHILOX)
+    large = race_cpu._race_value(logits[0, 0], ~words[0, 0], words_cpu.PHILOX)
     expected = race_large_u(logits, philox.uniform_f32(words))[0, 0]
     assert large == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
@@ -179,7 +194,7 @@ def race_of_words(
     values, won = np.full(2, -np.inf), np.zeros(2, dtype=np.int64)
     tops = logits.reshape(16, 128).max(axis=1)
     row = logits.view(np.uint32)
-    kind = (race_cpu.FLOAT32, race_cpu.CHACHA8)
+    kind = ((rows_cpu.FLOAT32, *UNSCALED), int(Family.CHACHA8))
     race_cpu._race_tile(row, kind, 0, words, np.empty_like(words), tops, (values, won))
     return values, won
 
@@ -210,7 +225,7 @@ def test_every_edge_word_races_as_in_the_reference() -> None:
 def test_ties_go_to_the_lowest_id_whatever_tile_is_raced_first() -> None:
     best = (np.full(2, -np.inf), np.zeros(2, dtype=np.int64))
     for token_id in (9, 4, 6):
-        race_cpu._enter(best, np.float32(1), np.uint32(5), token_id, race_cpu.CHACHA8)
+        race_cpu._enter(best, np.float32(1), np.uint32(5), token_id, words_cpu.CHACHA8)
     assert best[1].tolist() == [4, 5]
     assert best[0][0] == best[0][1]
 
@@ -220,7 +235,7 @@ def test_ties_go_to_the_lowest_id_whatever_tile_is_raced_first() -> None:
 def test_races_that_rounding_ties_go_to_the_lowest_id(offset: float, family: Family) -> None:
     logits = np.full((2, 5000), offset, dtype=np.float32)
     logits[:, :40] = -np.inf
-    draws = draw_rows(logits, states(2, family), no_symbols(2), family=family, n_threads=1)
+    draws = draw_of(logits, states(2, family), no_symbols(2), family=family, n_threads=1)
     assert_is_reference(draws, logits, states(2, family), no_symbols(2), family)
 
 
@@ -229,18 +244,17 @@ def test_a_race_too_close_to_call_is_decided_by_the_reference(
 ) -> None:
     logits = np.zeros((400, 3000), dtype=np.float32)
     arguments = (logits, states(400, Family.PHILOX), no_symbols(400))
-    draws = draw_rows(*arguments, family=Family.PHILOX, n_threads=1)
+    draws = draw_of(*arguments, family=Family.PHILOX, n_threads=1)
     gaps = draws.values[:, 0] - draws.values[:, 1]
     close = np.flatnonzero(gaps < 0.02)
     assert 0 < close.size < 40
-    wide = replace(gumbel_cpu._RECIPES[Family.PHILOX], near_tie=0.02 / 32)
-    monkeypatch.setitem(gumbel_cpu._RECIPES, Family.PHILOX, wide)
+    monkeypatch.setattr(gumbel_cpu, "_NEAR_TIE", np.full(2, 0.02 / 32))
     asked = []
     decide = gumbel_cpu._reference_id
     monkeypatch.setattr(
         gumbel_cpu, "_reference_id", lambda *args: asked.append(args) or decide(*args)
     )
-    again = draw_rows(*arguments, family=Family.PHILOX, n_threads=1)
+    again = draw_of(*arguments, family=Family.PHILOX, n_threads=1)
     assert close.size <= len(asked) < 60
     assert np.array_equal(again.ids, draws.ids)
     assert np.array_equal(again.words, draws.words)
@@ -256,8 +270,8 @@ def test_words_are_those_of_the_scheme(tile: int, family: Family) -> None:
         else ~philox.words_at(np.repeat(state, TILE, axis=0), np.arange(TILE) + tile * TILE)
     )
     words = np.zeros(TILE, dtype=np.uint32)
-    for lane in range(0, 128 if family is Family.CHACHA8 else 256, race_cpu._GROUP):
-        race_cpu._fill(state[0], tile, int(family), lane, words)
+    for lane in range(0, 128 if family is Family.CHACHA8 else 256, words_cpu.GROUP):
+        words_cpu.fill(state[0], tile, int(family), lane, words)
     assert np.array_equal(words, expected)
 
 
@@ -269,7 +283,7 @@ def test_few_candidates_have_the_words_that_they_have_among_many(family: Family)
         for row in logits:
             row[rng.permutation(9000)[:n_left]] = rng.normal(size=n_left)
         symbols = rng.integers(0, 2**20 if family is Family.CHACHA8 else 1, size=20)
-        draws = draw_rows(logits, states(20, family), symbols, family=family, n_threads=1)
+        draws = draw_of(logits, states(20, family), symbols, family=family, n_threads=1)
         assert_is_reference(draws, logits, states(20, family), symbols, family)
 
 
@@ -288,13 +302,13 @@ def test_a_row_that_cannot_be_drawn_says_why_and_spoils_no_other(
     value: float, status: RowStatus, n_threads: int
 ) -> None:
     logits = np.random.default_rng(2).normal(size=(3, 150_000)).astype(np.float32)
-    healthy = draw_rows(
+    healthy = draw_of(
         logits, states(3, Family.CHACHA8), no_symbols(3), family=Family.CHACHA8, n_threads=1
     )
     logits[1, 0 if status is RowStatus.NO_CANDIDATE else 149_990 :] = value
     for rows in (slice(0, 3), slice(1, 2)):
         arguments = (logits[rows], states(3, Family.CHACHA8)[rows], no_symbols(3)[rows])
-        draws = draw_rows(*arguments, family=Family.CHACHA8, n_threads=n_threads)
+        draws = draw_of(*arguments, family=Family.CHACHA8, n_threads=n_threads)
         expected = np.array([RowStatus.DRAWN, status, RowStatus.DRAWN])[rows]
         assert np.array_equal(draws.status, expected)
         good = expected == RowStatus.DRAWN
@@ -303,7 +317,7 @@ def test_a_row_that_cannot_be_drawn_says_why_and_spoils_no_other(
 
 def test_no_columns_are_no_candidates() -> None:
     logits = np.zeros((2, 0), dtype=np.float32)
-    draws = draw_rows(
+    draws = draw_of(
         logits, states(2, Family.CHACHA8), no_symbols(2), family=Family.CHACHA8, n_threads=1
     )
     assert (draws.status == RowStatus.NO_CANDIDATE).all()
@@ -314,11 +328,11 @@ def test_every_16_bit_float_is_read_exactly(*, flushes_subnormals: bool) -> None
     every = np.arange(2**16, dtype=np.uint16)
     halves = np.empty(2**16, dtype=np.uint32)
     bfloats = np.empty(2**16, dtype=np.uint32)
-    kinds = {race_cpu.FLOAT16: halves, race_cpu.BFLOAT16: bfloats}
+    kinds = {rows_cpu.FLOAT16: halves, rows_cpu.BFLOAT16: bfloats}
     torch.set_flush_denormal(flushes_subnormals)
     try:
         for encoding, bits in kinds.items():
-            race_cpu._unpack(every, (encoding, race_cpu.CHACHA8), 0, bits)
+            rows_cpu.unpack(every, (encoding, *UNSCALED), 0, bits)
     finally:
         torch.set_flush_denormal(False)
     np.testing.assert_array_equal(
@@ -335,7 +349,7 @@ def test_logits_are_taken_as_the_tensor_holds_them(dtype: torch.dtype, family: F
     logits = (torch.randn(5, 3, 2100, generator=generator) * 4).to(dtype)
     rows = logits[:, 1, 30:]
     host = rows.view(torch.uint16).numpy() if dtype is torch.bfloat16 else rows.numpy()
-    draws = draw_rows(host, states(5, family), no_symbols(5), family=family, n_threads=1)
+    draws = draw_of(host, states(5, family), no_symbols(5), family=family, n_threads=1)
     assert_is_reference(draws, rows.float().numpy(), states(5, family), no_symbols(5), family)
 
 
@@ -343,7 +357,7 @@ def test_rows_that_share_their_memory_are_raced_with_their_own_words() -> None:
     logits = torch.linspace(0, 3, 700).expand(6, -1).numpy()
     row_states = states(6, Family.CHACHA8)
     row_states.flags.writeable = False
-    draws = draw_rows(logits, row_states, no_symbols(6), family=Family.CHACHA8, n_threads=2)
+    draws = draw_of(logits, row_states, no_symbols(6), family=Family.CHACHA8, n_threads=2)
     assert_is_reference(draws, logits, row_states, no_symbols(6), Family.CHACHA8)
     assert len(set(draws.ids.tolist())) > 1
 
@@ -355,52 +369,13 @@ def test_threads_change_nothing(n_rows: int, family: Family) -> None:
     logits = np.random.default_rng(9).normal(size=(n_rows, 200_000)).astype(np.float32)
     symbols = np.full(n_rows, 77_777 if family is Family.CHACHA8 else 0)
     results = [
-        draw_rows(logits, states(n_rows, family), symbols, family=family, n_threads=n_threads)
+        draw_of(logits, states(n_rows, family), symbols, family=family, n_threads=n_threads)
         for n_threads in (1, 2, 4, 64)
     ]
     for other in results[1:]:
         assert np.array_equal(other.ids, results[0].ids)
         assert np.array_equal(other.words, results[0].words)
         assert np.array_equal(other.values, results[0].values)
-
-
-GOOD = {
-    "logits": np.zeros((2, 9), dtype=np.float32),
-    "row_states": np.zeros((2, 8), dtype=np.uint32),
-    "symbols": np.zeros(2, dtype=np.int64),
-    "family": Family.CHACHA8,
-    "n_threads": 1,
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"logits": np.zeros((2, 9))}, "float64"),
-        ({"logits": np.zeros(9, dtype=np.float32)}, r"must be \[B, V\]"),
-        ({"logits": np.zeros((9, 2), dtype=np.float32).T}, "side by side"),
-        ({"logits": np.zeros((2, 9), dtype=np.float32)[::-1]}, "contiguous"),
-        ({"logits": np.zeros((2, 2**20 + 1), dtype=np.float16)}, "1048576 ids"),
-        ({"row_states": np.zeros((3, 8), dtype=np.uint32)}, r"row states must be uint32 \[2, 8\]"),
-        ({"row_states": np.zeros((2, 8), dtype=np.int32)}, "int32"),
-        ({"family": Family.PHILOX}, r"row states must be uint32 \[2, 5\]"),
-        ({"symbols": np.zeros(1, dtype=np.int64)}, r"symbols must be int64 \[2\]"),
-        ({"symbols": np.zeros(2, dtype=np.int32)}, "int32"),
-        ({"symbols": np.array([0, 2**20])}, r"symbols lie in \[0, 1048576\)"),
-        ({"symbols": np.array([-1, 0])}, "got -1..0"),
-        (
-            {
-                "family": Family.PHILOX,
-                "row_states": np.zeros((2, 5), dtype=np.uint32),
-                "symbols": np.array([0, 1]),
-            },
-            r"symbols lie in \[0, 1\)",
-        ),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        draw_rows(**GOOD | change)
 
 
 def run_script(script: str, **environment: str) -> str:
@@ -420,13 +395,14 @@ def run_script(script: str, **environment: str) -> str:
 BUSY_SCRIPT = """
 import os, threading
 import numpy as np, torch
-from tokenmark.kernels.gumbel_cpu import Family, draw_rows
+from tokenmark.kernels.gumbel_cpu import draw_rows
+from tokenmark.kernels.rows import Filters, RowKeys
+from tokenmark.watermark.prf.family import Family
 logits = np.random.default_rng(1).normal(size=(4, 151_936)).astype(np.float32)
 states = np.arange(32, dtype=np.uint32).reshape(4, 8)
+keys = RowKeys.of_family(Family.CHACHA8, states)
 def ids(n_threads):
-    symbols = np.zeros(4, dtype=np.int64)
-    draws = draw_rows(logits, states, symbols, family=Family.CHACHA8, n_threads=n_threads)
-    return draws.ids.tolist()
+    return draw_rows(logits, keys, Filters.none(4), n_threads=n_threads).ids.tolist()
 expected, found, stop = ids(1), [], threading.Event()
 def multiply():
     matrix = torch.ones(300, 300)
@@ -456,37 +432,67 @@ def test_draws_and_torch_share_the_processor(policy: str) -> None:
 
 
 WARM_SCRIPT = """
-from tokenmark.kernels import race_cpu
-from tokenmark.kernels.gumbel_cpu import warm_up
-warm_up()
-statistics = race_cpu.race_rows.stats
-print(sum(statistics.cache_hits.values()), sum(statistics.cache_misses.values()))
+import torch
+from tokenmark.kernels import filters_cpu, race_cpu
+from tokenmark.kernels.gumbel import warm_up
+for dtype in (torch.float32, torch.bfloat16):
+    warm_up(torch.device("cpu"), dtype)
+for entry in (filters_cpu.find_floors, race_cpu.race_rows):
+    print(sum(entry.stats.cache_hits.values()), sum(entry.stats.cache_misses.values()))
 """
 
 
 @pytest.mark.slow
 def test_what_was_compiled_is_loaded_by_the_next_process(tmp_path: Path) -> None:
-    assert run_script(WARM_SCRIPT, NUMBA_CACHE_DIR=str(tmp_path)) == "0 2\n"
-    assert run_script(WARM_SCRIPT, NUMBA_CACHE_DIR=str(tmp_path)) == "2 0\n"
+    assert run_script(WARM_SCRIPT, NUMBA_CACHE_DIR=str(tmp_path)) == "0 2\n0 2\n"
+    assert run_script(WARM_SCRIPT, NUMBA_CACHE_DIR=str(tmp_path)) == "2 0\n2 0\n"
 
 
-@pytest.mark.slow
-def test_without_a_folder_to_write_to_each_process_compiles(tmp_path: Path) -> None:
-    # A copy beside which no folder can be made, and no home: both names are taken by files.
-    source = Path(race_cpu.__file__).read_text(encoding="utf-8")
-    (tmp_path / "race_copy.py").write_text(source, encoding="utf-8")
-    (tmp_path / "__pycache__").touch()
-    (tmp_path / "home").touch()
-    script = f"""
+ENTRY_SCRIPT = """
 import sys
 sys.dont_write_bytecode = True
-sys.path.insert(0, {str(tmp_path)!r})
-import race_copy
-from tokenmark.kernels import gumbel_cpu
-gumbel_cpu.race_cpu = race_copy
-gumbel_cpu.warm_up()
-print(len(race_copy.race_rows.signatures), race_copy.race_rows.stats.cache_path)
+sys.path.insert(0, {folder!r})
+import caller
+entered = caller.entered
+print(entered(1), sum(entered.stats.cache_hits.values()), entered.stats.cache_path)
 """
+
+CALLED = """
+from tokenmark.kernels.compiled import compiled
+@compiled
+def add(x):
+    return x + {addend}
+"""
+
+CALLER = """
+import called
+from tokenmark.kernels.compiled import entry
+def _build(sources):
+    def entered(x):
+        _ = sources
+        return called.add(x)
+    return entered
+entered = entry(_build, called)
+"""
+
+
+def test_an_entry_is_compiled_anew_when_what_it_calls_changes(tmp_path: Path) -> None:
+    script = ENTRY_SCRIPT.format(folder=str(tmp_path))
+    (tmp_path / "caller.py").write_text(CALLER, encoding="utf-8")
+    outcomes = []
+    for addend in (1, 1, 5):
+        (tmp_path / "called.py").write_text(CALLED.format(addend=addend), encoding="utf-8")
+        outcomes.append(run_script(script).split()[:2])
+    assert outcomes == [["2", "0"], ["2", "1"], ["6", "0"]]
+
+
+def test_without_a_folder_to_write_to_each_process_compiles(tmp_path: Path) -> None:
+    (tmp_path / "caller.py").write_text(CALLER, encoding="utf-8")
+    (tmp_path / "called.py").write_text(CALLED.format(addend=1), encoding="utf-8")
+    # Beside the file and in the home no folder can be made: both names are taken by files.
+    (tmp_path / "__pycache__").touch()
+    (tmp_path / "home").touch()
     home = str(tmp_path / "home")
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), home)
-    assert run_script(script, **nowhere) == "2 None\n"
+    script = ENTRY_SCRIPT.format(folder=str(tmp_path))
+    assert run_script(script, **nowhere) == "2 0 None\n"
