@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tokenmark.watermark.key_entry import KeyEntry
     from tokenmark.watermark.keyring import Keyring, KeyringFile
 
-_SCHEME: Final = "tm1"
 _NEW_KEY: Final = "default"
+_OWN_SCHEME: Final = "tm1"
 _INSTALL: Final = "pip install 'tokenmark[serve]'"
 
 
@@ -35,7 +35,9 @@ _INSTALL: Final = "pip install 'tokenmark[serve]'"
 @click.argument("model", metavar="MODEL")
 @keyring_option
 @passphrase_file_option
-@click.option("--key", metavar="NAME", help="The key to mark with.  [default: the only active one]")
+@click.option(
+    "--key", metavar="NAME", help="The key to mark with.  [default: the only active one of tm1]"
+)
 @click.option("--unmarked", is_flag=True, help="Mark nothing. Every response says so.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="A loopback address.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
@@ -186,7 +188,7 @@ def _new_key() -> _Chosen:
     entry = KeyEntry(
         name=_NEW_KEY,
         key_id=key.key_id,
-        scheme=Scheme(name=_SCHEME),
+        scheme=Scheme(name=_OWN_SCHEME),
         created=datetime.now(UTC).replace(microsecond=0),
     )
     return _Chosen(entry, key)
@@ -221,13 +223,16 @@ def _entry_to_mark_with(ring: Keyring, name: str | None, now: datetime) -> KeyEn
     if name is not None:
         entry = ring.get(name)
         entry.check_can_mark(now)
-        if entry.scheme.name != _SCHEME:
-            fail(
-                f"key {name!r} is of scheme {entry.scheme.name}, which this engine only detects; "
-                f"choose a key of scheme {_SCHEME}"
-            )
         return entry
-    usable = [entry for entry in ring.entries if _can_mark(entry, now)]
+    able = [entry for entry in ring.entries if _can_mark(entry, now)]
+    # A key of another scheme is most often somebody else's, imported to recognise their texts.
+    usable = [entry for entry in able if entry.scheme.name == _OWN_SCHEME]
+    if not usable and able:
+        names = ", ".join(entry.name for entry in able)
+        fail(
+            f"no key of scheme {_OWN_SCHEME} may mark now; of other schemes there are: {names}; "
+            "choose one with --key NAME, or make one with `wm-keys new NAME`"
+        )
     if not usable:
         fail(
             "the keyring holds no key that may mark now; make one with `wm-keys new NAME`, or "
@@ -246,7 +251,7 @@ def _can_mark(entry: KeyEntry, now: datetime) -> bool:
         entry.check_can_mark(now)
     except KeyStateError:
         return False
-    return entry.scheme.name == _SCHEME
+    return True
 
 
 def _print_box(served: ServedModel, url: str) -> None:

@@ -9,13 +9,16 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.demo_model import demo_path
 from tests.tiny_gguf import write_gguf
+from tokenmark.eval.commands import run_command, running_server
 from tokenmark.watermark.key import WatermarkKey
 from tokenmark.watermark.key_entry import KeyEntry, KeyState
 from tokenmark.watermark.keyring import KeyringFile, Protection
@@ -25,6 +28,7 @@ from tokenmark.watermark.tokenizers import TokenizerReference
 pytestmark = pytest.mark.slow
 
 CALL = "import sys; from tokenmark.cli.{} import main; sys.exit(main())"
+PARTNER = WatermarkKey.from_integer(0x5EED_0F_7E575)
 ELSEWHERE = TokenizerReference("other", "ab" * 32)
 
 
@@ -32,6 +36,7 @@ class Place:
     """A folder with a model file and a keyring, and commands that run in it."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.keyring = folder / "keyring.json"
         write_gguf(folder / "tiny.gguf")
@@ -96,11 +101,12 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture
-def served(place: Place) -> Iterator[tuple[Place, str, subprocess.Popen[str]]]:
+@contextmanager
+def serving(place: Place, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of a server of the tiny model, ready, and its process."""
     port = free_port()
     with subprocess.Popen(
-        place.command("serve", "tiny.gguf", "--port", str(port)),
+        place.command("serve", "tiny.gguf", "--port", str(port), *arguments),
         stderr=subprocess.PIPE,
         text=True,
         cwd=place.folder,
@@ -114,8 +120,18 @@ def served(place: Place) -> Iterator[tuple[Place, str, subprocess.Popen[str]]]:
                 break
             except OSError:
                 time.sleep(0.05)
-        yield place, url, process
-        process.kill()
+        try:
+            yield url, process
+        finally:
+            process.kill()
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """What a server has said on stderr, after it was asked to end and did."""
+    process.send_signal(signal.SIGTERM)
+    _, talk = process.communicate(timeout=30)
+    assert process.returncode == 0
+    return talk
 
 
 def ask(url: str, **fields: object) -> Any:  # noqa: ANN401 - whatever is answered
@@ -129,19 +145,15 @@ def ask(url: str, **fields: object) -> Any:  # noqa: ANN401 - whatever is answer
         return json.load(response)
 
 
-def test_a_first_start_makes_a_key_and_marks_with_it(
-    served: tuple[Place, str, subprocess.Popen[str]],
-) -> None:
-    place, url, process = served
-    answer = ask(url, max_tokens=110, ignore_eos=True)
+def test_a_first_start_makes_a_key_and_marks_with_it(place: Place) -> None:
+    with serving(place) as (url, process):
+        answer = ask(url, max_tokens=110, ignore_eos=True)
+        talk = end(process)
     entry = KeyringFile(place.keyring).read().entries[0]
     assert entry.tokenizer is not None
     assert answer["watermark"]["applied"]
     assert answer["watermark"]["key_id"] == entry.key_id
     assert place.keyring.stat().st_mode & 0o777 == 0o600
-    process.send_signal(signal.SIGTERM)
-    _, talk = process.communicate(timeout=30)
-    assert process.returncode == 0
     assert str(place.keyring) in talk
     for shown in ("read", "build", "warm up", "ready", url, "curl", "tm1", entry.key_id):
         assert shown in talk
@@ -152,6 +164,44 @@ def test_a_first_start_makes_a_key_and_marks_with_it(
     signal_of_key = json.loads(done.stdout)["signals"][0]
     assert signal_of_key["key_id"] == entry.key_id
     assert signal_of_key["tokenizer"]["id"] == entry.tokenizer.id
+
+
+def test_a_vllm_key_marks_where_it_is_named(place: Place) -> None:
+    place.add_key("partner", key=PARTNER, scheme="vllm-gumbel")
+    place.add_key("own")
+    with serving(place, "--key", "partner") as (url, process):
+        mark = ask(url, max_tokens=110, ignore_eos=True)["watermark"]
+        talk = end(process)
+    assert (mark["scheme"], mark["key_id"]) == ("vllm-gumbel", PARTNER.key_id)
+    assert mark["applied"]
+    assert mark["marked_tokens"] > 60
+    assert f"scheme vllm-gumbel, key {PARTNER.key_id}" in talk
+
+
+@pytest.mark.weights
+def test_what_the_demo_model_writes_with_a_vllm_key_is_recognised(tmp_path: Path) -> None:
+    """False-alarm rate 2e-6: the level, for each of the two texts."""
+    demo_path()
+    own, other = Place(tmp_path / "own"), Place(tmp_path / "other")
+    own.add_key("partner", key=PARTNER, scheme="vllm-gumbel")
+    other.add_key("other", key=WatermarkKey.from_integer(99), scheme="vllm-gumbel")
+    with running_server(own.keyring, is_quiet=True) as url:
+        question = "Describe a market in an old harbour town on a summer morning."
+        answers = ask(
+            url, model="demo", prompt=question, n=2, min_tokens=200, max_tokens=280, ignore_eos=True
+        )
+    texts = [choice["text"] for choice in answers["choices"]]
+    assert texts[0] != texts[1]
+    for text in texts:
+        (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+        verdicts = []
+        for place in (own, other):
+            options = ("--keyring", str(place.keyring), "--tokenizer", "demo")
+            said = run_command(
+                "detect", *options, "--level", "1e-6", "--json", str(tmp_path / "text.txt")
+            )
+            verdicts.append(json.loads(said)["verdict"])
+        assert verdicts == ["watermarked", "not_detected"]
 
 
 def test_what_cannot_be_served_is_refused_in_one_line(place: Place) -> None:
@@ -199,11 +249,21 @@ def test_a_busy_port_is_told_at_once(place: Place) -> None:
         ({"old": {"state": KeyState.VERIFY_ONLY}}, ("--key", "old"), "is verify_only"),
         ({"old": {"state": KeyState.REVOKED}}, ("--key", "old"), "is revoked"),
         ({"a": {}, "b": {}}, (), "several keys may mark: a, b; choose one with --key"),
+        (
+            {"v": {"scheme": "vllm-gumbel", "key": PARTNER}},
+            (),
+            "no key of scheme tm1 may mark now; of other schemes there are: v; choose one",
+        ),
         ({"a": {"tokenizer": ELSEWHERE}}, (), "is bound to tokenizer 'other'"),
         (
-            {"v": {"scheme": "vllm-gumbel", "key": WatermarkKey.from_integer(99)}},
-            ("--key", "v"),
-            "scheme vllm-gumbel, which this engine only detects",
+            {"old": {"scheme": "vllm-gumbel", "key": PARTNER, "state": KeyState.VERIFY_ONLY}},
+            (),
+            "no key that may mark now",
+        ),
+        (
+            {"known": {"scheme": "vllm-gumbel", "key": WatermarkKey.from_integer(42)}},
+            ("--key", "known"),
+            "stands in public documents",
         ),
         ({"known": {"key": WatermarkKey.from_hex("00" * 32)}}, (), "stands in public documents"),
     ],
