@@ -71,9 +71,7 @@ def draw(
             f"got {logits.dtype} {list(logits.shape)}"
         )
     keys.check(*logits.shape)
-    if filters is None:
-        filters = Filters.none(logits.shape[0])
-    else:
+    if filters is not None:
         filters.check(logits.shape[0])
     run = _draw_triton if path_of(logits.device) is Path.TRITON else _draw_numba
     return run(logits, keys, filters, wants_race=wants_race)
@@ -100,7 +98,9 @@ def warm_up(device: torch.device, dtype: torch.dtype) -> None:
         draw(torch.zeros(1, 1, dtype=dtype, device=device), keys)
 
 
-def _draw_numba(logits: Tensor, keys: RowKeys, filters: Filters, *, wants_race: bool) -> Draws:
+def _draw_numba(
+    logits: Tensor, keys: RowKeys, filters: Filters | None, *, wants_race: bool
+) -> Draws:
     # A row's logits must lie side by side; those of a model do.
     rows = logits if logits.stride(1) == 1 or logits.shape[1] == 1 else logits.contiguous()
     # NumPy has no bfloat16.
@@ -122,13 +122,17 @@ def _draw_numba(logits: Tensor, keys: RowKeys, filters: Filters, *, wants_race: 
     )
 
 
-def _draw_triton(logits: Tensor, keys: RowKeys, filters: Filters, *, wants_race: bool) -> Draws:
+def _draw_triton(
+    logits: Tensor, keys: RowKeys, filters: Filters | None, *, wants_race: bool
+) -> Draws:
     # Only where it runs: an installation that draws on CPUs has no Triton.
     from tokenmark.kernels import filters_triton, gumbel_triton  # noqa: PLC0415
 
     def moved(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(logits.device, non_blocking=True)
 
+    if filters is None:
+        filters = Filters.none(len(logits))
     temperatures = moved(filters.temperatures)
     floors = filters_triton.find_floors(
         logits, temperatures, moved(filters.top_k), moved(filters.top_p), moved(filters.min_p)

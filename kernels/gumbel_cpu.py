@@ -56,7 +56,7 @@ _MIN_WORDS_PER_TASK: Final = 2**18
 def draw_rows(
     logits: Logits,  # [B, V]
     keys: RowKeys,
-    filters: Filters,
+    filters: Filters | None,  # None keeps all candidates
     *,
     n_threads: int,
 ) -> RowDraws:
@@ -67,10 +67,12 @@ def draw_rows(
     """
     n_rows, n_columns = logits.shape
     floors = np.full(n_rows, -np.inf, dtype=np.float32)
+    temperatures = np.ones(n_rows, dtype=np.float32) if filters is None else filters.temperatures
     if n_rows and n_columns:
         rows = _Rows.of(logits, n_threads)
-        rows.find_floors(filters, floors)
-        values, won = _combine(*rows.race(keys, (filters.temperatures, floors)))
+        if filters is not None:
+            rows.find_floors(filters, floors)
+        values, won = _combine(*rows.race(keys, (temperatures, floors)))
     else:
         values, won = np.full((n_rows, 2), -np.inf), np.zeros((n_rows, 2), dtype=np.int64)
     draws = RowDraws(
@@ -80,7 +82,7 @@ def draw_rows(
         floors=floors,
         status=np.zeros(n_rows, dtype=np.uint8),
     )
-    for row in np.flatnonzero(~_is_clear(values, keys.families)):
+    for row in np.flatnonzero(_is_close(values, keys.families)):
         best = values[row, 0]
         if not np.isfinite(best):
             is_empty = best == -np.inf
@@ -88,22 +90,20 @@ def draw_rows(
             continue
         family = Family(keys.families[row])
         words = _words(keys.states[row], n_columns, int(keys.symbols[row]), family)
-        scaled = _scaled(logits[row : row + 1], filters.temperatures[row], floors[row])
+        scaled = _scaled(logits[row : row + 1], temperatures[row], floors[row])
         draws.ids[row] = _reference_id(scaled, words, family)
         draws.words[row] = words[0, draws.ids[row]]
     return draws
 
 
-def _is_clear(
+def _is_close(
     values: NDArray[np.float64],  # [B, 2]
     families: NDArray[np.uint8],  # [B]
 ) -> NDArray[np.bool_]:  # [B]
-    """Whether no rounding could exchange the two best; False where a row was not drawn."""
-    near_tie = _NEAR_TIE[families]
+    """Whether roundings could exchange the two best; True too where a row was not drawn."""
     best, second = values[:, 0], values[:, 1]
     # NaN compares as False, and so does what infinities leave of a row without a candidate.
-    is_clear: NDArray[np.bool_] = second < best - near_tie * (_NEAR_TIE_NATS + np.abs(best))
-    return is_clear
+    return ~(second < best - _NEAR_TIE[families] * (_NEAR_TIE_NATS + np.abs(best)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
