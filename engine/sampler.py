@@ -16,7 +16,7 @@ from torch import Tensor
 from tokenmark.engine.answer import Answer, Mark
 from tokenmark.engine.filters import filters_of
 from tokenmark.engine.request import Request
-from tokenmark.kernels.gumbel import Draws, draw
+from tokenmark.kernels.gumbel import draw
 from tokenmark.kernels.rows import STATE_WORDS, RowKeys, RowStatus
 from tokenmark.watermark.errors import SamplingError
 from tokenmark.watermark.prf import chacha8
@@ -57,10 +57,17 @@ class Sampler:
         """The drawn id of each row, or the error that only this row has."""
         for row, row_logits in zip(rows, logits, strict=True):
             _forbid(row.request, row_logits)
-        keys = self._row_keys([row.answer for row in rows])
-        draws = draw(logits, keys, filters_of([row.request.params for row in rows]))
+        answers = [row.answer for row in rows]
+        needed = [answer.needs_log_probability for answer in answers]
+        draws = draw(
+            logits,
+            self._row_keys(answers),
+            filters_of([row.request.params for row in rows]),
+            wants_log_probability=np.array(needed, dtype=np.bool_),
+        )
+        assert draws.log_probabilities is not None
         statuses, ids = draws.status.tolist(), draws.ids.tolist()
-        have_choice = draws.has_choice.tolist()
+        have_choice, log_probabilities = draws.has_choice.tolist(), draws.log_probabilities.tolist()
         outcome: list[int | SamplingError] = []
         for index, row in enumerate(rows):
             if statuses[index] != RowStatus.DRAWN:
@@ -70,33 +77,37 @@ class Sampler:
             if row.request.params.is_greedy and had_choice:
                 # Of likeliest ids that tie, the lowest; no key decides.
                 token_id = int(logits[index].argmax())
-            log_probability = None
-            if row.answer.needs_log_probability:
-                log_probability = _log_probability(row, logits[index], draws, index)
-            row.answer.append(token_id, had_choice=had_choice, log_probability=log_probability)
+            row.answer.append(
+                token_id,
+                had_choice=had_choice,
+                log_probability=log_probabilities[index] if needed[index] else None,
+            )
             outcome.append(token_id)
         return outcome
 
     def _row_keys(self, answers: Sequence[Answer]) -> RowKeys:
+        contexts = [answer.decide() for answer in answers]
+        is_marked = np.array([context is not None for context in contexts], dtype=np.bool_)
         n_rows = len(answers)
-        request_keys = np.zeros((n_rows, STATE_WORDS), dtype=np.uint32)
-        for row, answer in enumerate(answers):
-            request_keys[row] = answer.request_key
-        positions = np.array([answer.position for answer in answers], dtype=np.int64)
-        keys = RowKeys.of_family(Family.CHACHA8, chacha8.ordinary_row_keys(request_keys, positions))
-        contexts = {
-            row: context
-            for row, answer in enumerate(answers)
-            if (context := answer.decide()) is not None
-        }
-        if contexts:
+        keys = RowKeys(
+            states=np.zeros((n_rows, STATE_WORDS), dtype=np.uint32),
+            symbols=np.zeros(n_rows, dtype=np.int64),
+            families=np.full(n_rows, Family.CHACHA8, dtype=np.uint8),
+        )
+        if not is_marked.all():
+            ordinary = [answer for answer, c in zip(answers, contexts, strict=True) if c is None]
+            keys.states[~is_marked] = chacha8.ordinary_row_keys(
+                np.stack([answer.request_key for answer in ordinary]),
+                np.array([answer.position for answer in ordinary], dtype=np.int64),
+            )
+        if is_marked.any():
             assert self._mark is not None
-            marked = np.array(list(contexts))
-            states = self._mark.row_states(np.array(list(contexts.values()), dtype=np.int64))
-            keys.states[marked] = 0
-            keys.states[marked, : states.shape[1]] = states
-            keys.families[marked] = self._mark.family
-            keys.symbols[marked] = self._symbols([answers[row] for row in marked], states)
+            known = [context for context in contexts if context is not None]
+            states = self._mark.row_states(np.array(known, dtype=np.int64))
+            keys.states[is_marked, : states.shape[1]] = states
+            keys.families[is_marked] = self._mark.family
+            marked = [answer for answer, c in zip(answers, contexts, strict=True) if c is not None]
+            keys.symbols[is_marked] = self._symbols(marked, states)
         return keys
 
     def _symbols(
@@ -128,11 +139,3 @@ def _error(row: Row, status: RowStatus) -> SamplingError:
         f"{_PROBLEMS[status]} at position {row.request.n_output} of the answer; "
         "the request was ended, others go on"
     )
-
-
-def _log_probability(row: Row, logits: Tensor, draws: Draws, index: int) -> float:
-    """ln of the drawn id's probability among what the filters left."""
-    # By a tensor: a GPU multiplies by the reciprocal of a number, and rounds otherwise.
-    scaled = logits.float() / draws.floors.new_tensor(row.request.params.temperature)
-    left = scaled[scaled >= draws.floors[index]]
-    return float(scaled[draws.ids[index]] - left.logsumexp(dim=0))

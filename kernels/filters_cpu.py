@@ -14,14 +14,16 @@ an order that depends on the row alone. So a candidate may be on the other side 
 if the mass of those before it differs from the bound by less than about 1e-6 of the whole.
 """
 
-from math import factorial, log
-from typing import Final, Protocol
+from collections.abc import Callable
+from math import log
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenmark.kernels import rows_cpu
+from tokenmark.kernels import masses_cpu, rows_cpu
 from tokenmark.kernels.compiled import compiled, entry, inlined
+from tokenmark.kernels.masses_cpu import exponential
 from tokenmark.kernels.rows_cpu import (
     CHUNKS,
     LANES,
@@ -53,29 +55,6 @@ _COUNT, _MASS = 0, 1
 # Three passes of 11 bits see all 32 of a rank.
 _BUCKETS: Final = 2**11
 _LOWEST_RANK: Final = np.uint32(1)
-
-# A float32 is rounded to an integer, its last bits, when this is added.
-_ROUNDER: Final = np.float32(1.5 * 2**23)
-_OCTAVES_PER_NAT: Final = np.float32(1 / log(2))
-# ln 2 in two parts, of which the first has so few digits that its multiples are exact.
-_LN2_HIGH: Final = np.float32(355 / 512)
-_LN2_LOW: Final = np.float32(log(2) - 355 / 512)
-_C2, _C3, _C4, _C5, _C6, _C7 = (np.float32(1 / factorial(n)) for n in range(2, 8))
-# The least for which the power of e is a normal number; no mass is 0.
-_LEAST_EXPONENT: Final = np.float32(-87)
-
-
-@inlined
-def _exponential(x: Float) -> Float:
-    """The power of e to a number that is not positive; that of -87 if it is less."""
-    x = max(x, _LEAST_EXPONENT)
-    rounded = np.float32(x * _OCTAVES_PER_NAT + _ROUNDER)
-    n = np.float32(rounded - _ROUNDER)
-    r = np.float32(np.float32(x - n * _LN2_HIGH) - n * _LN2_LOW)
-    tail = _C2 + r * (_C3 + r * (_C4 + r * (_C5 + r * (_C6 + r * _C7))))
-    power = np.float32(np.float32(1) + np.float32(r + r * r * tail))
-    exponent = np.uint32(rounded.view(np.uint32) << np.uint32(23))
-    return np.uint32(power.view(np.uint32) + exponent).view(np.float32)
 
 
 @inlined
@@ -118,7 +97,7 @@ def _weigh(view: View, span: Span, measure: int) -> None:
         n = _pick(bits, span, ranks)
         if measure == _MASS:
             for i in range(n):
-                masses[i] = _exponential(np.float32(logits[i] - top))
+                masses[i] = exponential(np.float32(logits[i] - top))
         for i in range(n):
             # Neighbours are often of one bucket: each would wait for the sum of the one before.
             weights[i % 2, np.uint32(ranks[i] - low) >> shift] += np.float64(masses[i])
@@ -199,20 +178,7 @@ def _find_floor(view: View, top_k: int, top_p: float, min_p: float) -> Float:
     return floor
 
 
-class _FindFloors(Protocol):
-    def __call__(
-        self,
-        flat: Row,
-        layout: tuple[int, int],
-        encoding: int,
-        temperatures: Floats,
-        limits: Limits,
-        floors: Floats,
-        /,
-    ) -> None: ...
-
-
-def _build(sources: str) -> _FindFloors:
+def _build(sources: str) -> Callable[..., None]:
     def find_floors(
         flat: Row,
         layout: tuple[int, int],
@@ -244,7 +210,7 @@ def _build(sources: str) -> _FindFloors:
     return find_floors
 
 
-find_floors: Final = entry(_build, rows_cpu)
+find_floors: Final = entry(_build, masses_cpu, rows_cpu)
 """Fill `floors` [B] for rows of logits: the scaled logit below which candidates go.
 
 That is the smallest that stays by top-k and top-p, or what min-p asks for if that is more; -inf

@@ -46,8 +46,17 @@ class Draws:
     status: Tensor  # [B] integers, of RowStatus
     has_choice: Tensor  # [B] bool, whether the filters left more than one candidate
     floors: Tensor  # [B] float32, the smallest logits over temperature that the filters left
+    log_probabilities: Tensor | None  # [B] float64, of the ids among what was left; NaN elsewhere
     race: Race | None
     path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Wants:
+    """What is to be told besides the ids."""
+
+    race: bool
+    log_probability: NDArray[np.bool_] | None
 
 
 def draw(
@@ -56,6 +65,7 @@ def draw(
     filters: Filters | None = None,  # of B rows; None keeps all candidates
     *,
     wants_race: bool = False,
+    wants_log_probability: NDArray[np.bool_] | None = None,  # [B]; None wants none
 ) -> Draws:
     """The id that wins each row's race over what the filters left, ties to the lowest id.
 
@@ -74,7 +84,8 @@ def draw(
     if filters is not None:
         filters.check(logits.shape[0])
     run = _draw_triton if path_of(logits.device) is Path.TRITON else _draw_numba
-    return run(logits, keys, filters, wants_race=wants_race)
+    wants = _Wants(wants_race, wants_log_probability)
+    return run(logits, keys, filters, wants)
 
 
 def path_of(device: torch.device) -> Path:
@@ -95,20 +106,25 @@ def warm_up(device: torch.device, dtype: torch.dtype) -> None:
         )
     for family in Family:
         keys = RowKeys.of_family(family, np.zeros((1, family.state_words), dtype=np.uint32))
-        draw(torch.zeros(1, 1, dtype=dtype, device=device), keys)
+        logits = torch.zeros(1, 1, dtype=dtype, device=device)
+        draw(logits, keys, Filters.none(1), wants_log_probability=np.ones(1, dtype=np.bool_))
 
 
-def _draw_numba(
-    logits: Tensor, keys: RowKeys, filters: Filters | None, *, wants_race: bool
-) -> Draws:
+def _draw_numba(logits: Tensor, keys: RowKeys, filters: Filters | None, wants: _Wants) -> Draws:
     # A row's logits must lie side by side; those of a model do.
     rows = logits if logits.stride(1) == 1 or logits.shape[1] == 1 else logits.contiguous()
     # NumPy has no bfloat16.
     host = (rows.view(torch.uint16) if rows.dtype is torch.bfloat16 else rows).numpy()
-    drawn = gumbel_cpu.draw_rows(host, keys, filters, n_threads=torch.get_num_threads())
+    drawn = gumbel_cpu.draw_rows(
+        host,
+        keys,
+        filters,
+        wants_log_probability=wants.log_probability,
+        n_threads=torch.get_num_threads(),
+    )
     best, second = drawn.values[:, 0], drawn.values[:, 1]
     race = None
-    if wants_race:
+    if wants.race:
         # The difference is NaN in a row that was not drawn.
         with np.errstate(invalid="ignore"):
             race = _race(drawn.words, torch.from_numpy(best - second), keys)
@@ -117,14 +133,15 @@ def _draw_numba(
         status=torch.from_numpy(drawn.status),
         has_choice=torch.from_numpy(second > -np.inf),
         floors=torch.from_numpy(drawn.floors),
+        log_probabilities=None
+        if wants.log_probability is None
+        else torch.from_numpy(drawn.log_probabilities),
         race=race,
         path=Path.NUMBA,
     )
 
 
-def _draw_triton(
-    logits: Tensor, keys: RowKeys, filters: Filters | None, *, wants_race: bool
-) -> Draws:
+def _draw_triton(logits: Tensor, keys: RowKeys, filters: Filters | None, wants: _Wants) -> Draws:
     # Only where it runs: an installation that draws on CPUs has no Triton.
     from tokenmark.kernels import filters_triton, gumbel_triton  # noqa: PLC0415
 
@@ -145,7 +162,7 @@ def _draw_triton(
         temperatures,
         floors,
         present=tuple(Family(number) for number in np.unique(keys.families)),
-        detailed=wants_race,
+        detailed=wants.race,
     )
     race = None
     if drawn.words is not None and drawn.gaps is not None:
@@ -156,9 +173,27 @@ def _draw_triton(
         status=drawn.status,
         has_choice=drawn.has_choice,
         floors=floors,
+        log_probabilities=None
+        if wants.log_probability is None
+        else _log_probabilities(logits, drawn.ids, temperatures, floors, wants.log_probability),
         race=race,
         path=Path.TRITON,
     )
+
+
+def _log_probabilities(
+    logits: Tensor,
+    ids: Tensor,  # [B]
+    temperatures: Tensor,  # [B]
+    floors: Tensor,  # [B]
+    wanted: NDArray[np.bool_],  # [B]
+) -> Tensor:  # [B] float64
+    found = torch.full_like(floors, torch.nan, dtype=torch.float64)
+    for row in np.flatnonzero(wanted):
+        scaled = logits[row].float() / temperatures[row]
+        left = scaled[scaled >= floors[row]]
+        found[row] = (scaled[ids[row]] - left.logsumexp(dim=0)).double()
+    return found
 
 
 def _race(words: NDArray[np.uint32], gaps: Tensor, keys: RowKeys) -> Race:

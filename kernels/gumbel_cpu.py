@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from tokenmark.kernels import filters_cpu, race_cpu, rows_cpu
+from tokenmark.kernels import filters_cpu, masses_cpu, race_cpu, rows_cpu
 from tokenmark.kernels.rows import Filters, RowKeys, RowStatus
 from tokenmark.kernels.threads_cpu import run_all
 from tokenmark.watermark.gumbel import race, race_large_u, winners
@@ -35,6 +35,7 @@ class RowDraws:
     values: NDArray[np.float64]  # [B, 2], the two best of each race; -inf where there is no second
     floors: NDArray[np.float32]  # [B], the smallest scaled logits that the filters left
     status: NDArray[np.uint8]  # [B], of RowStatus
+    log_probabilities: NDArray[np.float64]  # [B], of the ids; NaN where it was not wanted
 
 
 # By family: the word whose race word is 0.
@@ -58,6 +59,7 @@ def draw_rows(
     keys: RowKeys,
     filters: Filters | None,  # None keeps all candidates
     *,
+    wants_log_probability: NDArray[np.bool_] | None = None,  # [B]; None wants none
     n_threads: int,
 ) -> RowDraws:
     """The id that wins each row's race over what the filters left, ties to the lowest id.
@@ -81,6 +83,7 @@ def draw_rows(
         values=values,
         floors=floors,
         status=np.zeros(n_rows, dtype=np.uint8),
+        log_probabilities=np.full(n_rows, np.nan),
     )
     for row in np.flatnonzero(_is_close(values, keys.families)):
         best = values[row, 0]
@@ -90,9 +93,15 @@ def draw_rows(
             continue
         family = Family(keys.families[row])
         words = _words(keys.states[row], n_columns, int(keys.symbols[row]), family)
-        scaled = _scaled(logits[row : row + 1], temperatures[row], floors[row])
-        draws.ids[row] = _reference_id(scaled, words, family)
+        scaled = _scaled(logits[row : row + 1], temperatures[row])
+        left = np.where(scaled < floors[row], np.float32(-np.inf), scaled)
+        draws.ids[row] = _reference_id(left, words, family)
         draws.words[row] = words[0, draws.ids[row]]
+    if wants_log_probability is not None:
+        wanted = np.flatnonzero(wants_log_probability & (draws.status == RowStatus.DRAWN))
+        scaled = _scaled(logits[wanted, draws.ids[wanted]], temperatures[wanted])
+        log_masses = rows.log_masses(wanted, (temperatures, floors)) if wanted.size else 0.0
+        draws.log_probabilities[wanted] = scaled - log_masses
     return draws
 
 
@@ -147,6 +156,25 @@ class _Rows:
             )
 
         run_all(run, n_slices, self.n_threads)
+
+    def log_masses(
+        self,
+        wanted: NDArray[np.int64],  # [N], of rows that were drawn
+        scales: tuple[NDArray[np.float32], NDArray[np.float32]],  # [B] temperatures, floors
+    ) -> NDArray[np.float64]:  # [N]
+        """ln of what the powers of e of some rows, as filtered, come to."""
+        found = np.empty(wanted.size)
+        scales = (np.array(scales[0]), scales[1])
+        n_parts = min(wanted.size, self._n_tasks())
+
+        def run(place: int) -> None:
+            part = slice(wanted.size * place // n_parts, wanted.size * (place + 1) // n_parts)
+            masses_cpu.find_log_masses(
+                self.flat, self.layout, self.encoding, scales, wanted[part], found[part]
+            )
+
+        run_all(run, n_parts, self.n_threads)
+        return found
 
     def race(
         self,
@@ -213,17 +241,15 @@ def _words(row_state: Words, n_words: int, symbol: int, family: Family) -> Words
 
 
 def _scaled(
-    logits: Logits,  # [1, V]
-    temperature: np.float32,
-    floor: np.float32,
-) -> NDArray[np.float32]:  # [1, V]
-    """What compiled code races."""
+    logits: Logits,
+    temperature: NDArray[np.float32] | np.float32,
+) -> NDArray[np.float32]:
+    """The float32 that compiled code makes of logits."""
     if logits.dtype == np.uint16:
         values = (logits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     else:
         values = logits.astype(np.float32)
-    values = values / temperature
-    return np.where(values < floor, np.float32(-np.inf), values)
+    return values / temperature
 
 
 def _reference_id(logits: NDArray[np.float32], words: Words, family: Family) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from tokenmark.kernels import filters_cpu
+from tokenmark.kernels import filters_cpu, masses_cpu
 from tokenmark.kernels.compiled import compiled
 from tokenmark.kernels.rows_cpu import BFLOAT16, FLOAT16, FLOAT32
 
@@ -374,7 +374,7 @@ def test_a_row_has_its_floor_wherever_it_lies_and_however_often_it_is_asked() ->
 @compiled
 def exponentials(x: Logits, powers: Logits) -> None:
     for i in range(x.size):
-        powers[i] = filters_cpu._exponential(x[i])
+        powers[i] = masses_cpu.exponential(x[i])
 
 
 def test_the_exponential_is_within_its_bound() -> None:

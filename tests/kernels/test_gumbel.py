@@ -146,6 +146,32 @@ def test_filters_leave_the_same_on_every_path(path: Path) -> None:
         assert drawn.has_choice[row] == (kept.sum() > 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_probabilities_are_those_among_what_the_filters_left(
+    dtype: torch.dtype, path: Path
+) -> None:
+    rng = np.random.default_rng(6)
+    logits = torch.from_numpy(rng.normal(size=(5, 5000)) * 4).to(dtype)
+    logits[4] = torch.nan
+    filters = Filters.none(5)
+    filters.temperatures[:] = [1, 0.7, 1.5, 1, 1]
+    filters.top_k[:] = [2**62, 40, 2**62, 1, 9]
+    filters.top_p[:] = [1, 0.9, 0.95, 1, 1]
+    wanted = np.array([True, True, True, True, True])
+    drawn = draw(logits, mixed_keys(5), filters, wants_log_probability=wanted)
+    assert drawn.path is path
+    assert drawn.log_probabilities is not None
+    for row in range(4):
+        left = filtered(logits[row].float().numpy(), filters, row).astype(np.float64)
+        top = left.max()
+        expected = left[drawn.ids[row]] - top - np.log(np.exp(left - top).sum())
+        assert drawn.log_probabilities[row].item() == pytest.approx(expected, abs=2e-6)
+    only_one = draw(logits, mixed_keys(5), filters, wants_log_probability=np.arange(5) == 1)
+    assert only_one.log_probabilities is not None
+    assert only_one.log_probabilities.isnan().tolist() == [True, False, True, True, True]
+    assert draw(logits, mixed_keys(5), filters).log_probabilities is None
+
+
 def test_no_rows_is_no_draw(path: Path) -> None:
     drawn = draw(torch.zeros(0, 9), row_keys(0))
     assert drawn.ids.shape == drawn.status.shape == drawn.has_choice.shape == (0,)
