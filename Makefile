@@ -1,6 +1,7 @@
 # make demo   a real model writes a marked text, wm-detect finds the mark
 # make test   lint, types and every test
-# make lint, make types, make quick: parts of it; make bench: figures of docs/benchmarks.md
+# make lint, make types, make quick: parts of it
+# make bench: figures of docs/benchmarks.md; make bench-gpu: those that need a GPU
 #
 # PYTHON=python3.12       another interpreter, 3.11 or newer
 # TORCH_INDEX=URL         a package index with CPU builds of torch
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINTS := -c .ci/constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: venv dev demo test lint types quick bench clean
+.PHONY: venv dev demo test lint types quick bench bench-gpu clean
 
 venv: $(VENV)/.serve
 dev: $(VENV)/.dev
@@ -53,6 +54,9 @@ types: dev
 
 bench: venv
 	$(BIN)/python -m tokenmark.eval.overhead
+
+bench-gpu: venv
+	@$(BIN)/python -m tokenmark.eval.overhead --tier gpu
 
 clean:
 	rm -rf $(VENV) .demo .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -32,7 +32,7 @@ OTHERS = {
     "engine": NUMERIC
     | {"filelock", "gguf", "jinja2", "prometheus_client", "psutil", "tokenizers", "torch"},
     "api": {"fastapi", "prometheus_client", "pydantic", "pydantic_core", "starlette", "uvicorn"},
-    "eval": NUMERIC | {"click", "rich"},
+    "eval": NUMERIC | {"click", "rich", "torch", "triton"},
     "cli": {"click", "rich", "torch", "uvicorn"},
 }
 # The plain-Python half of the engine, testable on any machine.
