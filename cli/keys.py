@@ -32,7 +32,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NATIVE_SCHEME: Final = "tm1"
-_DEFAULT_CONTEXT_WIDTH: Final = 4
 _MAX_SECRET_BYTES: Final = 4096
 _DATE: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"])
 
@@ -41,7 +40,7 @@ class _NewKey(TypedDict):
     """What `new` and `import` are told alike."""
 
     name: str
-    context_width: int
+    context_width: int | None
     tokenizer: str | None
     no_passphrase: bool
     not_before: datetime | None
@@ -57,10 +56,8 @@ def _new_key_options(command: Callable[P, R]) -> Callable[P, R]:
         click.option(
             "--context-width",
             type=int,
-            default=_DEFAULT_CONTEXT_WIDTH,
-            show_default=True,
             metavar="N",
-            help="Token ids before the one that is drawn.",
+            help="Token ids before the one that is drawn.  [default: the scheme's, mostly 4]",
         ),
         click.option(
             "--tokenizer",
@@ -89,33 +86,38 @@ def main() -> None:
 def new(**options: Unpack[_NewKey]) -> None:
     """Make a new key of scheme tm1, NAME."""
     from tokenmark.watermark.key import WatermarkKey
-    from tokenmark.watermark.scheme import Scheme
 
-    scheme = Scheme(name=_NATIVE_SCHEME, context_width=options["context_width"])
-    _store(WatermarkKey.generate(), scheme, options)
+    _store(WatermarkKey.generate(), _scheme(_NATIVE_SCHEME, options["context_width"], {}), options)
 
 
 @main.command("import")
 @click.option("--scheme", required=True, metavar="SCHEME", help="What the secret is a key of.")
+@click.option(
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A public number of the scheme; may be repeated.",
+)
 @_new_key_options
-def import_key(scheme: str, **options: Unpack[_NewKey]) -> None:
+def import_key(scheme: str, parameters: tuple[str, ...], **options: Unpack[_NewKey]) -> None:
     """Store an existing key as NAME.
 
     Its secret is read from standard input; at a terminal it is asked for and not shown. That of tm1
-    is 64 hexadecimal digits, that of a scheme with integer keys a number, decimal or 0x.
+    is 64 hexadecimal digits, that of a scheme with integer keys a number, decimal or 0x, or several
+    with commas between them.
     """
     from tokenmark.watermark.errors import KeyMaterialError
     from tokenmark.watermark.key import WatermarkKey
-    from tokenmark.watermark.scheme import Scheme
 
-    parameters = Scheme(name=scheme, context_width=options["context_width"])
-    key = WatermarkKey.parse(_read_secret(), parameters.profile.key_form)
+    stated = _scheme(scheme, options["context_width"], _numbers(parameters))
+    key = WatermarkKey.parse(_read_secret(), stated.profile.key_form)
     if key.is_published():
         raise KeyMaterialError(
             "this secret stands in public documentation or test vectors, so anybody can forge its "
             "mark; make one of your own with `wm-keys new`"
         )
-    _store(key, parameters, options)
+    _store(key, stated, options)
 
 
 @main.command("list")
@@ -160,6 +162,31 @@ def revoke(name: str, keyring: Path, *, as_json: bool) -> None:
 
     entry = keyring_file(keyring).set_state(name, KeyState.REVOKED)
     _print_entry(entry, as_json=as_json)
+
+
+def _scheme(name: str, context_width: int | None, parameters: dict[str, float]) -> "Scheme":
+    from tokenmark.watermark.profiles import PROFILES
+    from tokenmark.watermark.scheme import Scheme
+
+    if context_width is None and name in PROFILES:
+        context_width = PROFILES[name].context_width
+    # An unknown name is refused whatever the width.
+    return Scheme(name=name, context_width=context_width or 0, parameters=parameters)
+
+
+def _numbers(stated: tuple[str, ...]) -> dict[str, float]:
+    """The numbers of NAME=VALUE, each name once."""
+    numbers: dict[str, float] = {}
+    for text in stated:
+        name, _, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            fail(f"--parameter {text[:80]!r} is not of the form NAME=VALUE with a number as VALUE")
+        if name in numbers:
+            fail(f"--parameter {name} is given twice; leave one out")
+        numbers[name] = number
+    return numbers
 
 
 def _read_secret() -> str:
@@ -228,6 +255,9 @@ def _fields(entry: "KeyEntry") -> dict[str, str]:
     fields = {
         label: "-" if value is None else str(value) for label, value in entry.to_json().items()
     }
+    if entry.scheme.parameters:
+        stated = entry.scheme.parameters.items()
+        fields["parameters"] = ", ".join(f"{name}={value:g}" for name, value in stated)
     if entry.scheme.payload is not None:
         layout = entry.scheme.payload
         fields["payload"] = f"{layout.slots} symbols of {layout.bits} bits"

@@ -223,6 +223,11 @@ def _entry_to_mark_with(ring: Keyring, name: str | None, now: datetime) -> KeyEn
     if name is not None:
         entry = ring.get(name)
         entry.check_can_mark(now)
+        if entry.scheme.profile.family is None:
+            fail(
+                f"key {name!r} is of scheme {entry.scheme.name}, which this engine only detects; "
+                "choose another key, or make one with `wm-keys new NAME`"
+            )
         return entry
     able = [entry for entry in ring.entries if _can_mark(entry, now)]
     # A key of another scheme is most often somebody else's, imported to recognise their texts.
@@ -251,7 +256,7 @@ def _can_mark(entry: KeyEntry, now: datetime) -> bool:
         entry.check_can_mark(now)
     except KeyStateError:
         return False
-    return True
+    return entry.scheme.profile.family is not None
 
 
 def _print_box(served: ServedModel, url: str) -> None:

@@ -16,9 +16,9 @@ from tokenmark.detector.power import (
     detection_power,
     smallest_decisive_length,
 )
-from tokenmark.detector.pvalue import log_gamma_tail
 from tokenmark.detector.report import Detection, Outcome, Power, Reason, Signal
 from tokenmark.detector.scoring import checked_ids, n_scorable, score_tokens
+from tokenmark.detector.tails import log_tail
 from tokenmark.detector.tokens import TextTokenizer
 from tokenmark.watermark.errors import DocumentError, SchemeError, TokenizerError
 from tokenmark.watermark.key import WatermarkKey
@@ -108,7 +108,7 @@ class Detector:
         per_key = []
         for entry in self._keys:
             if entry.tokenizer is None:
-                limit, limit_of = entry.scheme.profile.id_limit, f"scheme {entry.scheme.name}"
+                limit, limit_of = entry.scheme.id_limit, f"scheme {entry.scheme.name}"
             else:
                 limit = entry.tokenizer.vocabulary_size
                 limit_of = f"the vocabulary of tokenizer {entry.tokenizer.reference.id}"
@@ -131,11 +131,22 @@ class Detector:
 
     def _test(self, entry: DetectionKey, ids: NDArray[np.int64], n_tests: int) -> Signal:
         scores = score_tokens(ids, entry.key, entry.scheme)
-        log_pvalue = log_gamma_tail(scores.n_scored, scores.statistic)
+        law = entry.scheme.profile.law(entry.key, entry.scheme.parameters)
+        log_pvalue = log_tail(law, scores.n_scored, scores.statistic)
         corrected = bonferroni(log_pvalue, n_tests)
         log_level = math.log(self._level)
         single_level = log_level - math.log(n_tests)
-        outcome, reason = _judge(corrected <= log_level, scores.n_scored, single_level)
+        decisive = smallest_decisive_length(single_level, law)
+        power = Power(
+            prose=detection_power(scores.n_scored, single_level, PROSE, law),
+            low_entropy=detection_power(scores.n_scored, single_level, LOW_ENTROPY, law),
+        )
+        if corrected <= log_level:
+            outcome, reason = Outcome.DETECTED, None
+        else:
+            best = detection_power(scores.n_scored, single_level, OPEN, law)
+            reason = _doubt(power, best, is_short=scores.n_scored < decisive)
+            outcome = Outcome.NOT_DETECTED if reason is None else Outcome.INCONCLUSIVE
         return Signal(
             scheme=entry.scheme.name,
             key_id=entry.key.key_id,
@@ -150,13 +161,9 @@ class Detector:
             n_scored=scores.n_scored,
             n_repeated=scores.n_repeated,
             statistic=scores.statistic,
-            smallest_decisive_length=smallest_decisive_length(
-                single_level, largest_score=entry.scheme.profile.largest_score
-            ),
-            power=Power(
-                prose=detection_power(scores.n_scored, single_level, PROSE),
-                low_entropy=detection_power(scores.n_scored, single_level, LOW_ENTROPY),
-            ),
+            expected_null=scores.n_scored * law.mean,
+            smallest_decisive_length=decisive,
+            power=power,
             tokenizer=None if entry.tokenizer is None else entry.tokenizer.reference,
         )
 
@@ -169,14 +176,13 @@ def unbound_key(name: str) -> TokenizerError:
     )
 
 
-def _judge(detected: bool, n_scored: int, log_level: float) -> tuple[Outcome, Reason | None]:  # noqa: FBT001 - the test's own result
-    if detected:
-        return Outcome.DETECTED, None
-    if detection_power(n_scored, log_level, OPEN) < _OPEN_POWER:
-        return Outcome.INCONCLUSIVE, Reason.TOO_SHORT
-    if detection_power(n_scored, log_level, PROSE) < _PROSE_POWER:
-        return Outcome.INCONCLUSIVE, Reason.LOW_POWER
-    return Outcome.NOT_DETECTED, None
+def _doubt(power: Power, best: float | None, *, is_short: bool) -> Reason | None:
+    """Why a test that found nothing says nothing, if so; `best` is the power of open text."""
+    if power.prose is None or best is None:
+        return Reason.TOO_SHORT if is_short else Reason.NO_CALIBRATION
+    if best < _OPEN_POWER:
+        return Reason.TOO_SHORT
+    return Reason.LOW_POWER if power.prose < _PROSE_POWER else None
 
 
 def _too_short(keys: Sequence[DetectionKey], per_key: Sequence[NDArray[np.int64]]) -> DocumentError:

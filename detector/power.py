@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tokenmark.detector.pvalue import log_gamma_tail
+from tokenmark.detector.tails import log_tail
+from tokenmark.watermark.null_law import BitLaw, DualLaw, NullLaw
 
 __all__ = [
     "LOW_ENTROPY",
@@ -52,30 +53,54 @@ OPEN: Final = TextKind(3.0, 3.1424, 8.4847)
 """The most open text that a model plausibly writes."""
 
 
-def detection_power(n_scored: int, log_level: float, kind: TextKind) -> float:
-    """Probability that marked text of this length and kind reaches the level."""
+def detection_power(n_scored: int, log_level: float, kind: TextKind, law: NullLaw) -> float | None:
+    """Probability that marked text of this length and kind reaches the level.
+
+    None for marks of bits: how many they set depends on the engine's strength, not on the text
+    alone.
+    """
+    if isinstance(law, BitLaw):
+        return None
     if n_scored == 0:
         return 0.0
-    deviation = math.sqrt(n_scored * kind.score_variance)
-    excess = (_threshold(n_scored, log_level) - n_scored * kind.score_mean) / deviation
+    mean, variance = _moments(kind, law)
+    excess = (_threshold(n_scored, log_level, law) - n_scored * mean) / math.sqrt(
+        n_scored * variance
+    )
     return 0.5 * math.erfc(excess / math.sqrt(2))
 
 
+def _moments(kind: TextKind, law: NullLaw) -> tuple[float, float]:
+    """Mean and variance of the score of a marked token."""
+    if not isinstance(law, DualLaw):
+        return kind.score_mean, kind.score_variance
+    # One of the two keys has drawn the token, the second with the probability of its weight.
+    weights = (1 - law.weight, law.weight)
+    means = [weight * (kind.score_mean - 1) + 1 for weight in weights]
+    mean = sum(p * m for p, m in zip(weights, means, strict=True))
+    within = sum(
+        weight * (weight**2 * kind.score_variance + (1 - weight) ** 2) for weight in weights
+    )
+    between = sum(p * (m - mean) ** 2 for p, m in zip(weights, means, strict=True))
+    return mean, within + between
+
+
 @lru_cache(maxsize=1024)
-def _threshold(n: int, log_level: float) -> float:
+def _threshold(n: int, log_level: float, law: NullLaw) -> float:
     """The statistic of n scores whose tail is the level, by bisection."""
     low, high = 0.0, float(n)
-    while log_gamma_tail(n, high) > log_level:
+    while log_tail(law, n, high) > log_level:
         low, high = high, 2 * high
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if log_gamma_tail(n, middle) > log_level else (low, middle)
+        low, high = (middle, high) if log_tail(law, n, middle) > log_level else (low, middle)
     return high
 
 
-def smallest_decisive_length(log_level: float, *, largest_score: float) -> int:
+@lru_cache(maxsize=256)
+def smallest_decisive_length(log_level: float, law: NullLaw) -> int:
     """The smallest number of scored tokens at which the best possible score reaches the level."""
     n = 1
-    while log_gamma_tail(n, n * largest_score) > log_level:
+    while log_tail(law, n, n * law.largest_score) > log_level:
         n += 1
     return n

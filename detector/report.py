@@ -39,14 +39,19 @@ class Reason(StrEnum):
 
     TOO_SHORT = "too_short"
     LOW_POWER = "low_power"
+    NO_CALIBRATION = "no_calibration"
+    """How much evidence such a mark leaves in a text is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """Probability that marked text of this length would have been detected, by kind of text."""
+    """Probability that marked text of this length would have been detected, by kind of text.
 
-    prose: float
-    low_entropy: float
+    None where it is not known.
+    """
+
+    prose: float | None
+    low_entropy: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class Signal:
     n_scored: int
     n_repeated: int
     statistic: float
+    expected_null: float
     smallest_decisive_length: int
     power: Power
     tokenizer: TokenizerReference | None
@@ -94,7 +100,7 @@ class Signal:
             "n_scored": self.n_scored,
             "n_repeated": self.n_repeated,
             "statistic": self.statistic,
-            "expected_null": float(self.n_scored),
+            "expected_null": self.expected_null,
             "smallest_decisive_length": self.smallest_decisive_length,
             "power": {"prose": self.power.prose, "low_entropy": self.power.low_entropy},
             "tokenizer": None
@@ -151,10 +157,13 @@ class Detection:
         if self.verdict is Verdict.NOT_DETECTED:
             return f"No mark was found: {evidence}. {NO_MARK_SENTENCE}"
         assert best.reason is not None
+        n_scored, power = best.n_scored, best.power.prose
         because = {
-            Reason.TOO_SHORT: f"{best.n_scored} scored tokens are too few to decide",
-            Reason.LOW_POWER: f"{best.n_scored} scored tokens would show a mark in prose with "
-            f"probability {best.power.prose:.2f} only",
+            Reason.TOO_SHORT: f"{n_scored} scored tokens are too few to decide",
+            Reason.LOW_POWER: f"{n_scored} scored tokens would show a mark in prose with "
+            f"probability {power or 0:.2f} only",
+            Reason.NO_CALIBRATION: f"how much {n_scored} scored tokens show of such a mark is not "
+            "known",
         }[best.reason]
         return f"No mark was found, but {because}: {evidence}. {NO_MARK_SENTENCE}"
 

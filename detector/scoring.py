@@ -16,7 +16,7 @@ __all__ = ["TokenScores", "checked_ids", "n_scorable", "score_tokens"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """The evidence of each scored position; Exp(1) under the null."""
+    """The evidence of each scored position; by the law of its scheme under the null."""
 
     positions: NDArray[np.int64]  # [n_scored], indices into the token ids
     scores: NDArray[np.float64]  # [n_scored]
@@ -29,7 +29,7 @@ class TokenScores:
 
     @property
     def statistic(self) -> float:
-        """The sum of the scores; Gamma(n_scored, 1) under the null."""
+        """The sum of the scores."""
         return float(self.scores.sum())
 
 
@@ -75,9 +75,8 @@ def _outside(index: int, token_id: int, limit: int, limit_of: str) -> TokenIdErr
 
 def n_scorable(n_tokens: int, scheme: Scheme) -> int:
     """Positions with a context, repeated ones included."""
-    if scheme.profile.padding is not None:
-        return n_tokens
-    return max(0, n_tokens - scheme.context_width)
+    n_unscored = 0 if scheme.profile.padding is not None else scheme.context_width
+    return max(0, n_tokens - max(n_unscored, scheme.profile.n_unscored))
 
 
 def score_tokens(
@@ -91,15 +90,19 @@ def score_tokens(
     longer hold.
     """
     profile = scheme.profile
-    ids = checked_ids(token_ids, limit=profile.id_limit, limit_of=f"scheme {scheme.name}")
+    ids = checked_ids(token_ids, limit=scheme.id_limit, limit_of=f"scheme {scheme.name}")
     contexts = contexts_of(ids, scheme.context_width, padding=profile.padding)
-    is_new = first_occurrence(contexts)
-    positions = np.flatnonzero(is_new) + (ids.size - contexts.shape[0])
-    stream_key = profile.stream_key(key, scheme.context_width)
-    states = profile.row_states(stream_key, contexts[is_new])
-    words = profile.words_at(states, ids[positions])
+    contexts = contexts[max(0, profile.n_unscored - (ids.size - contexts.shape[0])) :]
+    first = ids.size - contexts.shape[0]
+    is_new = np.ones(contexts.shape[0], dtype=np.bool_)
+    if profile.masks_contexts:
+        is_new &= first_occurrence(contexts)
+    if profile.draws is not None:
+        is_new &= first_occurrence(profile.draws(key, scheme.parameters, contexts, ids[first:]))
+    positions = np.flatnonzero(is_new)[: profile.max_contexts]
+    scores = profile.scores(key, scheme.parameters, contexts[positions], ids[first + positions])
     return TokenScores(
-        positions=positions,
-        scores=profile.score(words),
-        n_repeated=contexts.shape[0] - positions.size,
+        positions=first + positions,
+        scores=scores,
+        n_repeated=int((~is_new).sum()),
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tokenmark.watermark.key import WatermarkKey, hkdf_sha256
 from tokenmark.watermark.marking import DEFAULT_WARMUP_NATS, Decision, MarkingState, RepeatScope
 from tokenmark.watermark.prf.family import Family
+from tokenmark.watermark.profile import WordSource
 from tokenmark.watermark.scheme import Scheme
 
 __all__ = ["Answer", "Mark", "UnmarkedReason", "request_key"]
@@ -37,7 +38,7 @@ class Mark:
 
     Args:
         key: a secret of that scheme.
-        scheme: its public parameters.
+        scheme: its public parameters; of a profile that names a family of words.
         warmup_nats: surprise that an answer gathers before it is marked.
         repeat_scope: where a context counts as repeated.
     """
@@ -49,12 +50,18 @@ class Mark:
     stream_key: Words = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        stream_key = self.scheme.profile.stream_key(self.key, self.scheme.context_width)
+        stream_key = self._source.stream_key(self.key, self.scheme.context_width)
         object.__setattr__(self, "stream_key", stream_key)
+
+    @property
+    def _source(self) -> WordSource:
+        assert self.scheme.profile.source is not None, "such a mark cannot be written"
+        return self.scheme.profile.source
 
     @property
     def family(self) -> Family:
         """What kind of words marked ids are drawn with."""
+        assert self.scheme.profile.family is not None, "such a mark cannot be written"
         return self.scheme.profile.family
 
     def row_states(
@@ -62,7 +69,7 @@ class Mark:
         contexts: NDArray[np.int64],  # [N, h], as `Answer.decide` gives them
     ) -> Words:  # [N, S]
         """The states whose words draw the ids after these contexts."""
-        return self.scheme.profile.row_states(self.stream_key, contexts)
+        return self._source.row_states(self.stream_key, contexts)
 
     def begin(self, prompt_ids: Sequence[int]) -> MarkingState:
         """The marking rules of a new answer."""

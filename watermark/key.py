@@ -3,6 +3,7 @@
 import hmac
 import re
 import secrets
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NoReturn
 
@@ -18,10 +19,33 @@ _KEY_ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class KeyForm(Enum):
-    """What a scheme's secret looks like."""
+    """What a scheme's secret looks like, in words."""
 
     BYTES32 = "64 hexadecimal digits"
     UINT64 = "an integer from 0 to 2^64 - 1, decimal or 0x"
+    UINT64_PAIR = "two integers from 0 to 2^64 - 1, decimal or 0x, with a comma between them"
+    INT64 = "an integer from -2^63 to 2^63 - 1"
+    INT64_LIST = "1 to 64 integers from -2^63 to 2^63 - 1, with commas between them"
+
+    @property
+    def counts(self) -> range:
+        """How many integers it is made of; none of raw bytes."""
+        return _COUNTS[self]
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its integers may be negative; they are kept in two's complement."""
+        return self in {KeyForm.INT64, KeyForm.INT64_LIST}
+
+
+_COUNTS: Final = {
+    KeyForm.BYTES32: range(0),
+    KeyForm.UINT64: range(1, 2),
+    KeyForm.UINT64_PAIR: range(2, 3),
+    KeyForm.INT64: range(1, 2),
+    KeyForm.INT64_LIST: range(1, 65),
+}
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
 
 def hkdf_sha256(ikm: bytes, info: str, length: int) -> bytes:
@@ -43,10 +67,11 @@ class WatermarkKey:
     __slots__ = ("_form", "_key_id", "_secret")
 
     def __init__(self, secret: bytes, *, form: KeyForm, key_id: str) -> None:
-        expected = _MASTER_BYTES if form is KeyForm.BYTES32 else 8
-        if len(secret) != expected:
+        n_bytes, n_integers = len(secret), len(secret) // 8
+        is_whole = n_bytes == 8 * n_integers and n_integers in form.counts
+        if not (n_bytes == _MASTER_BYTES if form is KeyForm.BYTES32 else is_whole):
             raise KeyMaterialError(
-                f"a secret of this scheme is {form.value}, got {len(secret)} bytes; "
+                f"a secret of this scheme is {form.value}, got {n_bytes} bytes; "
                 "make one with `wm-keys new`"
             )
         if not _KEY_ID.fullmatch(key_id):
@@ -80,16 +105,24 @@ class WatermarkKey:
 
     @classmethod
     def from_integer(cls, value: int, *, key_id: str | None = None) -> "WatermarkKey":
-        """The key of a scheme whose secret is a 64-bit integer.
+        """The key of a scheme whose secret is one unsigned 64-bit integer."""
+        return cls.from_integers([value], KeyForm.UINT64, key_id=key_id)
 
-        The key_id is random unless the stored one is given: one derived from 64 bits could be
+    @classmethod
+    def from_integers(
+        cls, values: Sequence[int], form: KeyForm, *, key_id: str | None = None
+    ) -> "WatermarkKey":
+        """The key of a scheme whose secret is made of 64-bit integers.
+
+        The key_id is random unless the stored one is given: one derived from so few bits could be
         inverted by trying them all.
         """
-        if not 0 <= value < 2**64:
-            raise KeyMaterialError(f"this scheme's secret is {KeyForm.UINT64.value}")
+        low, high = (-(2**63), 2**63) if form.is_signed else (0, 2**64)
+        if len(values) not in form.counts or not all(low <= value < high for value in values):
+            raise KeyMaterialError(f"this scheme's secret is {form.value}")
         return cls(
-            value.to_bytes(8, "little"),
-            form=KeyForm.UINT64,
+            b"".join((value % 2**64).to_bytes(8, "little") for value in values),
+            form=form,
             key_id=secrets.token_hex(8) if key_id is None else key_id,
         )
 
@@ -98,10 +131,11 @@ class WatermarkKey:
         """The key that `text` spells in the given form; errors never repeat the text."""
         if form is KeyForm.BYTES32:
             return cls.from_hex(text)
-        if not re.fullmatch(r"[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}", text):
-            raise KeyMaterialError(f"this scheme's secret is {KeyForm.UINT64.value}")
-        value = int(text, 16) if text[:2] in {"0x", "0X"} else int(text)
-        return cls.from_integer(value, key_id=key_id)
+        written = re.split(", ?", text)
+        if not all(_INTEGER.fullmatch(part) for part in written):
+            raise KeyMaterialError(f"this scheme's secret is {form.value}")
+        values = [int(part, 16 if part[:2] in {"0x", "0X"} else 10) for part in written]
+        return cls.from_integers(values, form, key_id=key_id)
 
     @property
     def key_id(self) -> str:
@@ -114,20 +148,29 @@ class WatermarkKey:
         return self._form
 
     def reveal_bytes(self) -> bytes:
-        """The secret itself, for key derivation only: 32 bytes, or 8 little-endian ones."""
+        """The secret itself, for key derivation only: 32 bytes, or 8 little-endian an integer."""
         return self._secret
+
+    def reveal_integers(self) -> tuple[int, ...]:
+        """The integers that the secret is made of, for key derivation only; none of raw bytes."""
+        if self._form is KeyForm.BYTES32:
+            return ()
+        return tuple(
+            int.from_bytes(self._secret[i : i + 8], "little", signed=self._form.is_signed)
+            for i in range(0, len(self._secret), 8)
+        )
 
     def reveal_text(self) -> str:
         """The secret as `parse` reads it, for the key file only."""
         if self._form is KeyForm.BYTES32:
             return self._secret.hex()
-        return str(int.from_bytes(self._secret, "little"))
+        return ",".join(map(str, self.reveal_integers()))
 
     def is_published(self) -> bool:
         """Whether this secret stands in public test vectors or documentation."""
         if self._form is KeyForm.BYTES32:
             return self._key_id in _PUBLISHED_KEY_IDS
-        return int.from_bytes(self._secret, "little") in _PUBLISHED_INTEGERS
+        return _PUBLISHED_INTEGERS.issuperset(self.reveal_integers())
 
     def __repr__(self) -> str:
         return f"WatermarkKey(key_id={self._key_id!r}, secret=<redacted>)"

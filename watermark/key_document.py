@@ -12,7 +12,7 @@ from typing import Final
 
 from tokenmark.watermark.errors import KeyringError
 from tokenmark.watermark.hidden import HiddenText
-from tokenmark.watermark.key_entry import ENTRY_FIELDS, KeyEntry
+from tokenmark.watermark.key_entry import ENTRY_FIELDS, OPTIONAL_ENTRY_FIELDS, KeyEntry
 from tokenmark.watermark.sealing import SealParameters
 from tokenmark.watermark.strict_json import check_fields, integer, load_object, text
 
@@ -157,9 +157,10 @@ def _named(value: object) -> str:
 
 
 def _stored_key(value: object) -> StoredKey:
-    fields = check_fields(value, ENTRY_FIELDS | {_SECRET}, "a key")
+    expected = ENTRY_FIELDS | {_SECRET}
+    fields = check_fields(value, expected, "a key", optional=OPTIONAL_ENTRY_FIELDS)
     secret = fields[_SECRET]
     if not isinstance(secret, HiddenText):
         raise KeyringError("secret must be a string")
-    public = {name: fields[name] for name in ENTRY_FIELDS}
+    public = {name: fields[name] for name in fields if name != _SECRET}
     return StoredKey(KeyEntry.from_json(public), secret)

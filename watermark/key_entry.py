@@ -19,7 +19,7 @@ from tokenmark.watermark.scheme import Scheme
 from tokenmark.watermark.strict_json import check_fields, text
 from tokenmark.watermark.tokenizers import TokenizerReference
 
-__all__ = ["ENTRY_FIELDS", "KeyEntry", "KeyState", "format_time"]
+__all__ = ["ENTRY_FIELDS", "OPTIONAL_ENTRY_FIELDS", "KeyEntry", "KeyState", "format_time"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _KEY_ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -33,6 +33,9 @@ ENTRY_FIELDS: Final = frozenset(
     {"name", "key_id", *_SCHEME_FIELDS, "state", *_TIME_FIELDS, "tokenizer"}
 )
 """What `KeyEntry.to_json` writes and `KeyEntry.from_json` reads."""
+
+OPTIONAL_ENTRY_FIELDS: Final = frozenset({"parameters"})
+"""What is there only with a scheme that has any."""
 
 
 class KeyState(StrEnum):
@@ -169,14 +172,15 @@ class KeyEntry:
         Raises:
             KeyringError: a field is missing, unknown, of the wrong type or out of its range.
         """
-        fields = check_fields(data, ENTRY_FIELDS, "a key")
+        fields = check_fields(data, ENTRY_FIELDS, "a key", optional=OPTIONAL_ENTRY_FIELDS)
         state, created = text(fields["state"], "state"), _moment(fields["created"], "created")
         if state not in set(KeyState):
             raise KeyringError(f"state must be one of {', '.join(KeyState)}, got {state[:40]!r}")
         if created is None:
             raise KeyringError("created must be a moment, got null")
         try:
-            scheme = Scheme.from_json({field: fields[field] for field in _SCHEME_FIELDS})
+            of_scheme = {*_SCHEME_FIELDS, *OPTIONAL_ENTRY_FIELDS} & set(fields)
+            scheme = Scheme.from_json({field: fields[field] for field in of_scheme})
             tokenizer = _reference(fields["tokenizer"])
         except (SchemeError, TokenizerError) as error:
             raise KeyringError(str(error)) from error

@@ -1,117 +1,37 @@
-"""Schemes: the versioned public parameters of a mark, and the registry of what each name means.
+"""Schemes: the versioned public parameters of a mark, as a keyring or a result states them.
 
-Knows nothing of secrets at rest, of text or of models. A profile is the recipe behind a name; a
-scheme is a profile's name with its parameters, as a keyring or a result states it.
+Knows nothing of secrets at rest, of text or of models.
 """
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tokenmark.watermark.errors import SchemeError
-from tokenmark.watermark.gumbel import score_small_x
-from tokenmark.watermark.key import KeyForm, WatermarkKey, hkdf_sha256
 from tokenmark.watermark.payload import PayloadLayout
-from tokenmark.watermark.prf import chacha8, philox
-from tokenmark.watermark.prf.family import Family
+from tokenmark.watermark.profile import VOCABULARY_SIZE, Profile, Settings
+from tokenmark.watermark.profiles import PROFILES
 
-__all__ = ["PROFILES", "Profile", "Scheme"]
+__all__ = ["Scheme"]
 
-Words = NDArray[np.uint32]
-Integers = NDArray[np.integer]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """One recipe: how a key and a context become words, and how a word becomes evidence.
-
-    `padding` fills contexts at the start of a text; None means that a short context is not scored.
-    `family` says what kind of words a marked id is drawn with; `row_states` gives its states.
-    `score` is Exp(1) under the null, so that the sum over n positions is Gamma(n, 1); no word
-    scores more than `largest_score`.
-    `evidence` says how far the recipe is checked.
-    """
-
-    name: str
-    key_form: KeyForm
-    context_widths: range
-    padding: int | None
-    id_limit: int
-    carries_payload: bool
-    family: Family
-    stream_key: Callable[[WatermarkKey, int], Words]  # key, h -> one row
-    row_states: Callable[[Words, Integers], Words]  # row, contexts [N, h] -> [N, S]
-    words_at: Callable[[Words, Integers], Words]  # [N, S], ids [N] -> [N]
-    score: Callable[[Words], NDArray[np.float64]]
-    largest_score: float
-    evidence: str
-
-
-def _tm1_stream_key(key: WatermarkKey, context_width: int) -> Words:
-    info = f"tokenmark/tm1/mark/h={context_width}"
-    derived = hkdf_sha256(key.reveal_bytes(), info, 32)
-    return np.frombuffer(derived, dtype="<u4").astype(np.uint32)
-
-
-def _integer_stream_key(key: WatermarkKey, _context_width: int) -> Words:
-    return np.frombuffer(key.reveal_bytes(), dtype="<u4").astype(np.uint32)
-
-
-def _score_large_u(words: Words) -> NDArray[np.float64]:
-    """-ln(1 - u) in float64 of the float32 uniform, as vLLM's detector forms it."""
-    return -np.log1p(-philox.uniform_f32(words).astype(np.float64))
-
-
-_TM1: Final = Profile(
-    name="tm1",
-    key_form=KeyForm.BYTES32,
-    context_widths=range(1, 9),
-    padding=None,
-    id_limit=chacha8.KEYSTREAM_WORDS,
-    carries_payload=True,
-    family=Family.CHACHA8,
-    stream_key=_tm1_stream_key,
-    row_states=chacha8.context_keys,
-    words_at=chacha8.words_at,
-    score=score_small_x,
-    largest_score=33 * math.log(2),
-    evidence="native; checked against the scheme's own vectors and RFC 8439",
-)
-
-_VLLM_GUMBEL: Final = Profile(
-    name="vllm-gumbel",
-    key_form=KeyForm.UINT64,
-    # vLLM warns above 16 and knows no bound; 64 is far past any use.
-    context_widths=range(1, 65),
-    padding=-1,
-    id_limit=2**32,
-    carries_payload=False,
-    family=Family.PHILOX,
-    stream_key=_integer_stream_key,
-    row_states=philox.row_states,
-    words_at=philox.words_at,
-    score=_score_large_u,
-    largest_score=24 * math.log(2),
-    evidence="checked against vLLM 0.32.0: words, published goldens and generated texts",
-)
-
-PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
-    {profile.name: profile for profile in (_TM1, _VLLM_GUMBEL)}
-)
-"""Every scheme that can be named, by name."""
-
-_DEFAULT_CONTEXT_WIDTH: Final = 4
 _FIELDS: Final = frozenset({"scheme", "context_width", "payload"})
+_DEFAULT_CONTEXT_WIDTH: Final = 4
+# Stated only by schemes that have any.
+_PARAMETERS: Final = "parameters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
     """The public parameters of a mark.
+
+    Args:
+        name: of its profile.
+        context_width: ids before the target.
+        payload: how a message is laid out, where one may be carried.
+        parameters: what else the profile needs; defaults are filled in.
+
+    Raises:
+        SchemeError: no such profile or parameter, or a value out of its range.
 
     >>> Scheme(name="tm1").to_json()
     {'scheme': 'tm1', 'context_width': 4, 'payload': None}
@@ -120,6 +40,7 @@ class Scheme:
     name: str
     context_width: int = _DEFAULT_CONTEXT_WIDTH
     payload: PayloadLayout | None = None
+    parameters: Settings = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.name not in PROFILES:
@@ -128,26 +49,35 @@ class Scheme:
             )
         widths = self.profile.context_widths
         if self.context_width not in widths:
+            allowed = str(widths[0]) if len(widths) == 1 else f"{widths[0]}..{widths[-1]}"
             raise SchemeError(
-                f"context_width of {self.name} must be {widths.start}..{widths.stop - 1}, "
-                f"got {self.context_width}"
+                f"context_width of {self.name} must be {allowed}, got {self.context_width}"
             )
         if self.payload is not None and not self.profile.carries_payload:
             raise SchemeError(f"scheme {self.name} carries no payload; leave it out")
+        object.__setattr__(self, "parameters", self.profile.settings(self.parameters))
 
     @property
     def profile(self) -> Profile:
         """The recipe behind the name."""
         return PROFILES[self.name]
 
+    @property
+    def id_limit(self) -> int:
+        """Ids are below it: the profile's bound, or the size of a vocabulary that is stated."""
+        return int(self.parameters.get(VOCABULARY_SIZE, self.profile.id_limit))
+
     def to_json(self) -> dict[str, object]:
         """The wire form, as keyrings and results carry it."""
         layout = self.payload
-        return {
+        form: dict[str, object] = {
             "scheme": self.name,
             "context_width": self.context_width,
             "payload": None if layout is None else {"slots": layout.slots, "bits": layout.bits},
         }
+        if self.parameters:
+            form[_PARAMETERS] = dict(self.parameters)
+        return form
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> "Scheme":
@@ -156,10 +86,11 @@ class Scheme:
         Raises:
             SchemeError: a field is missing, unknown or of the wrong type.
         """
-        if set(data) != _FIELDS:
-            odd = ", ".join(sorted(set(data) ^ _FIELDS))
+        odd = (set(data) - {_PARAMETERS}) ^ _FIELDS
+        if odd:
             raise SchemeError(
-                f"a scheme has the fields {', '.join(sorted(_FIELDS))}; unknown or missing: {odd}"
+                f"a scheme has the fields {', '.join(sorted(_FIELDS))}; "
+                f"unknown or missing: {', '.join(sorted(odd))}"
             )
         name, width = data["scheme"], data["context_width"]
         if not isinstance(name, str):
@@ -168,6 +99,7 @@ class Scheme:
             name=name,
             context_width=_integer(width, "context_width"),
             payload=_layout_from_json(data["payload"]),
+            parameters=_numbers_from_json(data.get(_PARAMETERS, {})),
         )
 
 
@@ -186,3 +118,12 @@ def _layout_from_json(value: object) -> PayloadLayout | None:
         slots=_integer(value["slots"], "payload.slots"),
         bits=_integer(value["bits"], "payload.bits"),
     )
+
+
+def _numbers_from_json(value: object) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise SchemeError(f"parameters must be an object, got {type(value).__name__}")
+    for name, number in value.items():
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            raise SchemeError(f"parameters.{name} must be a number, got {type(number).__name__}")
+    return value

@@ -66,11 +66,20 @@ def _kind(value: object) -> str:
     return kinds.get(type(value), "null")
 
 
-def check_fields(value: object, expected: frozenset[str], what: str) -> Mapping[str, object]:
-    """The value as an object that has exactly the expected fields, or KeyringError."""
+def check_fields(
+    value: object,
+    expected: frozenset[str],
+    what: str,
+    *,
+    optional: frozenset[str] = frozenset(),
+) -> Mapping[str, object]:
+    """The value as an object that has the expected fields and no other, or KeyringError.
+
+    Those that are optional may be there or not.
+    """
     if not isinstance(value, dict):
         raise KeyringError(f"{what} must be an object, got {_kind(value)}")
-    odd = sorted(set(value) ^ expected)
+    odd = sorted((set(value) - optional) ^ expected)
     if odd:
         named = ", ".join(repr(name[:_MAX_NAME_LENGTH]) for name in odd[:_MAX_NAMED])
         more = f" and {len(odd) - _MAX_NAMED} more" if len(odd) > _MAX_NAMED else ""

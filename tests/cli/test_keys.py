@@ -14,7 +14,6 @@ from tokenmark.watermark import sealing
 from tokenmark.watermark.key import WatermarkKey
 from tokenmark.watermark.key_entry import ENTRY_FIELDS
 from tokenmark.watermark.keyring import KeyringFile
-from tokenmark.watermark.scheme import Scheme
 from tokenmark.watermark.tokenizers import reference_of, resolve_tokenizer
 
 SECRET = "5ec3e7a1" * 8
@@ -85,8 +84,71 @@ def test_two_new_keys_differ(path: Path) -> None:
     assert as_json(path, "new", "a")["key_id"] != as_json(path, "new", "b")["key_id"]
 
 
-def test_defaults_are_those_of_the_scheme() -> None:
-    assert Scheme(name="tm1").context_width == keys._DEFAULT_CONTEXT_WIDTH
+@pytest.mark.parametrize(("scheme", "width"), [("sglang-gumbel", 4), ("textseal-gumbel", 1)])
+def test_the_default_context_is_that_of_the_scheme(path: Path, scheme: str, width: int) -> None:
+    shown = as_json(path, "import", "k", "--scheme", scheme, typed="987654321")
+    assert shown["context_width"] == width
+
+
+def test_a_scheme_with_parameters_is_stored_and_shown_with_them(path: Path) -> None:
+    stated = ("--parameter", "alpha=0.25")
+    shown = as_json(path, "import", "k", "--scheme", "vllm-dual", *stated, typed="987654321")
+    assert shown["parameters"] == {"alpha": 0.25}
+    assert as_json(path, "show", "k") == shown
+    assert "alpha=0.25" in ran(path, "show", "k").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--parameter", "alpha"), "'alpha' is not of the form NAME=VALUE"),
+        (("--parameter", "alpha=x"), "is not of the form NAME=VALUE"),
+        (("--parameter", "alpha=2"), "alpha must be a number from 0 to 1, got 2"),
+        (("--parameter", "alpha=nan"), "alpha must be a number from 0 to 1, got nan"),
+        (("--parameter", "beta=0"), "has no parameter 'beta'; it has alpha"),
+        (("--parameter", "alpha=0", "--parameter", "alpha=1"), "alpha is given twice"),
+        (("--context-width", "65"), "context_width of vllm-dual must be 1..64, got 65"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(
+    path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    said = refused(path, "import", "k", "--scheme", "vllm-dual", *arguments, typed="987654321")
+    assert message in said
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secret"),
+    [
+        ("sglang-dual", "0x1234abcd, 99887766"),
+        ("textseal-gumbel", "-5"),
+        ("synthid-iv", "654,400,-836"),
+    ],
+)
+def test_secrets_of_several_or_signed_integers_are_kept(
+    path: Path, scheme: str, secret: str
+) -> None:
+    as_json(path, "import", "k", "--scheme", scheme, typed=secret)
+    values = [int(part, 0) for part in secret.replace(" ", "").split(",")]
+    assert stored_key(path, "k").reveal_integers() == tuple(values)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secret"),
+    [
+        ("sglang-dual", "12345"),
+        ("sglang-gumbel", "12345,6"),
+        ("vllm-gumbel", "-12345"),
+        ("textseal-gumbel", "9223372036854775808"),
+        ("synthid-iv", ",".join(["5"] * 65)),
+        ("synthid-iv", "1,,2"),
+    ],
+)
+def test_secrets_of_another_form_are_refused_unseen(path: Path, scheme: str, secret: str) -> None:
+    said = refused(path, "import", "k", "--scheme", scheme, typed=secret)
+    assert "this scheme's secret is" in said
+    assert secret not in said
 
 
 def test_a_list_is_a_table(path: Path) -> None:
@@ -162,7 +224,7 @@ def test_what_is_no_secret_is_refused_and_not_shown(
 
 def test_an_unknown_scheme_is_told_with_those_that_exist(path: Path) -> None:
     said = refused(path, "import", "mine", "--scheme", "tm9", typed=SECRET)
-    assert "tm1, vllm-gumbel" in said
+    assert "vllm-gumbel" in said
 
 
 def test_a_secret_is_typed_unseen_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,12 @@ def test_a_busy_port_is_told_at_once(place: Place) -> None:
         ),
         ({"a": {"tokenizer": ELSEWHERE}}, (), "is bound to tokenizer 'other'"),
         (
+            {"s": {"scheme": "vllm-dual", "key": PARTNER}},
+            ("--key", "s"),
+            "of scheme vllm-dual, which this engine only detects",
+        ),
+        ({"s": {"scheme": "vllm-dual", "key": PARTNER}}, (), "no key that may mark now"),
+        (
             {"old": {"scheme": "vllm-gumbel", "key": PARTNER, "state": KeyState.VERIFY_ONLY}},
             (),
             "no key that may mark now",

@@ -36,7 +36,7 @@ def key_entry(
 def marked_ids(n: int, *, first: int = ord("a"), stop: int = ord("z") + 1) -> list[int]:
     """Ids drawn evenly from a range under the key, every position marked but the first two."""
     ids = [first, first + 1]
-    stream_key = SCHEME.profile.stream_key(KEY, 2)
+    stream_key = SCHEME.profile.source.stream_key(KEY, 2)
     logits = np.full((1, stop), -np.inf)
     logits[0, first:] = 0.0
     while len(ids) < n:

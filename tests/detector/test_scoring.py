@@ -9,10 +9,13 @@ import pytest
 from tests.golden_files import load, load_lines
 from tokenmark.detector.pvalue import log_gamma_tail
 from tokenmark.detector.scoring import checked_ids, score_tokens
+from tokenmark.detector.tail_integrals import log_binomial_tail
+from tokenmark.detector.tails import log_tail
 from tokenmark.watermark.context import contexts_of
 from tokenmark.watermark.errors import TokenIdError
-from tokenmark.watermark.key import WatermarkKey
-from tokenmark.watermark.scheme import PROFILES, Scheme
+from tokenmark.watermark.key import KeyForm, WatermarkKey
+from tokenmark.watermark.profiles import PROFILES
+from tokenmark.watermark.scheme import Scheme
 
 TM1 = load("tm1_vectors.json")["detect"]
 WORDS = load("vllm_prf_words.json")
@@ -21,6 +24,10 @@ GOLDENS = {
 }
 DETECTIONS = [row for row in WORDS["detections"] if row["detector"] == "gumbel"]
 TEXTS = load_lines("vllm_texts.jsonl")
+# TextSeal's words are residues and are checked with its profile.
+CONTINUOUS = ["arbi", "sglang-dual", "sglang-gumbel", "textseal-dual", "textseal-gumbel", "tm1"]
+CONTINUOUS += ["vllm-dual", "vllm-gumbel"]
+WORD_PROFILES = ["arbi", "sglang-gumbel", "tm1", "vllm-gumbel"]
 
 
 def vllm_statistic(token_ids: list[int], key: int, width: int, *, dedup: bool) -> tuple[float, int]:
@@ -33,8 +40,8 @@ def vllm_statistic(token_ids: list[int], key: int, width: int, *, dedup: bool) -
         return scores.statistic, scores.n_scored
     profile = scheme.profile
     contexts = contexts_of(ids, width, padding=profile.padding)
-    states = profile.row_states(profile.stream_key(wm_key, width), contexts)
-    return float(profile.score(profile.words_at(states, ids)).sum()), ids.size
+    states = profile.source.row_states(profile.source.stream_key(wm_key, width), contexts)
+    return float(profile.score_of_word(profile.source.words_at(states, ids)).sum()), ids.size
 
 
 def assert_agrees(statistic: float, n: int, score: float, p_value: float) -> None:
@@ -106,13 +113,24 @@ def test_bad_ids_are_named(ids: list[object], message: str) -> None:
         checked_ids(ids, limit=2**20, limit_of="scheme tm1")
 
 
-@pytest.mark.parametrize("name", sorted(PROFILES))
-def test_score_is_below_the_stated_largest(name: str) -> None:
+@pytest.mark.parametrize("name", WORD_PROFILES)
+def test_the_largest_score_is_that_of_the_most_convincing_word(name: str) -> None:
     profile = PROFILES[name]
     ends = np.array([0, 255, 2**32 - 256, 2**32 - 1], dtype=np.uint32)
-    scores = profile.score(ends)
-    assert scores.max() == pytest.approx(profile.largest_score, abs=1e-5)
+    scores = profile.score_of_word(ends)
+    law = profile.law(WatermarkKey.generate(), profile.settings({}))
+    assert scores.max() == pytest.approx(law.largest_score, abs=1e-5)
     assert scores.min() > 0
+
+
+def random_key(scheme_name: str, generator: np.random.Generator) -> WatermarkKey:
+    form = PROFILES[scheme_name].key_form
+    if form is KeyForm.BYTES32:
+        return WatermarkKey.from_bytes(generator.bytes(32))
+    if form is KeyForm.INT64_LIST:
+        return WatermarkKey.from_integers(generator.permutation(2**16)[:30].tolist(), form)
+    values = generator.integers(0, 2**63, form.counts[0])
+    return WatermarkKey.from_integers(values.tolist(), form)
 
 
 def repeated(n_times: int) -> np.ndarray:
@@ -120,7 +138,7 @@ def repeated(n_times: int) -> np.ndarray:
 
 
 @pytest.mark.stat
-@pytest.mark.parametrize("scheme_name", sorted(PROFILES))
+@pytest.mark.parametrize("scheme_name", CONTINUOUS)
 @pytest.mark.parametrize("text", ["random", "repetitive"])
 def test_null_pvalues_are_uniform_over_keys(scheme_name: str, text: str) -> None:
     """False-alarm rate 1e-8 a case: Kolmogorov's bound, 2 exp(-2 n d^2), with n = 1,500 keys.
@@ -130,20 +148,16 @@ def test_null_pvalues_are_uniform_over_keys(scheme_name: str, text: str) -> None
     n_keys = 1500
     generator = np.random.default_rng(20260801)
     ids = generator.integers(0, 49_152, 200) if text == "random" else repeated(60)
-    scheme = Scheme(name=scheme_name)
+    scheme = Scheme(name=scheme_name, context_width=PROFILES[scheme_name].context_width)
     pvalues, control = [], []
     for _ in range(n_keys):
-        raw = generator.bytes(32)
-        key = (
-            WatermarkKey.from_bytes(raw)
-            if scheme_name == "tm1"
-            else WatermarkKey.from_integer(int.from_bytes(raw[:8], "little"))
-        )
+        key = random_key(scheme_name, generator)
         scores = score_tokens(ids, key, scheme)
-        pvalues.append(math.exp(log_gamma_tail(scores.n_scored, scores.statistic)))
+        law = scheme.profile.law(key, scheme.parameters)
+        pvalues.append(math.exp(log_tail(law, scores.n_scored, scores.statistic)))
         # What a detector without the mask would see: each score once for each repetition.
         n_all = 60 * scores.n_scored
-        control.append(math.exp(log_gamma_tail(n_all, 60 * scores.statistic)))
+        control.append(math.exp(log_tail(law, n_all, 60 * scores.statistic)))
 
     def distance(values: list[float]) -> float:
         ordered = np.sort(values)
@@ -153,3 +167,41 @@ def test_null_pvalues_are_uniform_over_keys(scheme_name: str, text: str) -> None
     bound = math.sqrt(math.log(2 / 1e-8) / (2 * n_keys))
     assert distance(pvalues) < bound
     assert distance(control) > bound
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("scheme_name", ["kgw-hf-cpu-lefthash", "synthid-iv", "synthid-table-cpu"])
+@pytest.mark.parametrize("text", ["random", "repetitive"])
+def test_null_pvalues_of_counts_are_valid_over_keys(scheme_name: str, text: str) -> None:
+    """False-alarm rate 1e-8 a case: the binomial tail of the keys that fall below each level.
+
+    Counts come in steps, so that p may be too large and never too small. Counting every position
+    sixty times (the negative control) is caught.
+    """
+    n_keys = 40
+    generator = np.random.default_rng(20260802)
+    ids = generator.integers(0, 2_000, 60) if text == "random" else repeated(60)
+    parameters = {"vocabulary_size": 2_000} if "kgw" in scheme_name else {}
+    ids = ids % 2_000
+    scheme = Scheme(
+        name=scheme_name,
+        context_width=PROFILES[scheme_name].context_width,
+        parameters=parameters,
+    )
+    pvalues, control = [], []
+    for _ in range(n_keys):
+        key = random_key(scheme_name, generator)
+        scores = score_tokens(ids, key, scheme)
+        law = scheme.profile.law(key, scheme.parameters)
+        pvalues.append(log_tail(law, scores.n_scored, scores.statistic))
+        control.append(log_tail(law, 60 * scores.n_scored, 60 * scores.statistic))
+
+    def worst(log_pvalues: list[float]) -> float:
+        levels = (0.2, 0.05, 0.01)
+        return min(
+            log_binomial_tail(n_keys, sum(p <= math.log(level) for p in log_pvalues), level)
+            for level in levels
+        )
+
+    assert worst(pvalues) > math.log(1e-8 / 3)
+    assert worst(control) < math.log(1e-8 / 3)

@@ -65,7 +65,7 @@ def reference_answer(
 
 def _marked_race(logits: Logits, mark: Mark, context: tuple[int, ...]) -> Values:
     """The race of all candidates by the scheme's own recipe."""
-    states = mark.scheme.profile.row_states(mark.stream_key, np.array([context]))
+    states = mark.scheme.profile.source.row_states(mark.stream_key, np.array([context]))
     if mark.family is Family.CHACHA8:
         values = race(logits[None], chacha8.keystream(states, logits.size))
     else:

@@ -12,10 +12,10 @@ from tokenmark.watermark.gumbel import race, race_large_u, uniforms, winners
 from tokenmark.watermark.key import WatermarkKey
 from tokenmark.watermark.prf import chacha8, philox
 from tokenmark.watermark.prf.family import Family
-from tokenmark.watermark.scheme import PROFILES
+from tokenmark.watermark.profiles import PROFILES
 
 PROFILE = PROFILES["tm1"]
-STREAM_KEY = PROFILE.stream_key(WatermarkKey.from_hex("5e" * 32), 2)
+STREAM_KEY = PROFILE.source.stream_key(WatermarkKey.from_hex("5e" * 32), 2)
 
 
 @pytest.fixture(params=Path)
@@ -28,7 +28,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def row_states(n_rows: int) -> NDArray[np.uint32]:
     contexts = np.stack([np.arange(n_rows), np.arange(n_rows) // 7], axis=1)
-    return PROFILE.row_states(STREAM_KEY, contexts)
+    return PROFILE.source.row_states(STREAM_KEY, contexts)
 
 
 def row_keys(n_rows: int, symbol: int = 0) -> RowKeys:

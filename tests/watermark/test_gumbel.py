@@ -8,7 +8,7 @@ from tokenmark.watermark.errors import SamplingError
 from tokenmark.watermark.gumbel import exponentials, race, race_large_u, score_small_x, winners
 from tokenmark.watermark.key import WatermarkKey
 from tokenmark.watermark.prf import chacha8, philox
-from tokenmark.watermark.scheme import PROFILES
+from tokenmark.watermark.profiles import PROFILES
 
 DRAWS = load("tm1_vectors.json")["draws"]
 VLLM = load("vllm_goldens.json")["golden"]
@@ -18,8 +18,8 @@ ENDS = [0, 1, 127, 128, 2**31 - 1, 2**31, 2**32 - 129, 2**32 - 128, 2**32 - 1]
 @pytest.mark.parametrize("row", DRAWS)
 def test_the_winner_of_every_vector(row: dict[str, Any]) -> None:
     profile = PROFILES["tm1"]
-    stream_key = profile.stream_key(WatermarkKey.from_hex(row["key"]), len(row["context"]))
-    row_key = profile.row_states(stream_key, np.array([row["context"]]))
+    stream_key = profile.source.stream_key(WatermarkKey.from_hex(row["key"]), len(row["context"]))
+    row_key = profile.source.row_states(stream_key, np.array([row["context"]]))
     ids, logits = zip(*row["candidates"], strict=True)
     full = np.full((1, 2**18), -np.inf, dtype=np.float32)
     full[0, list(ids)] = logits
@@ -96,7 +96,7 @@ def test_vllm_goldens_are_generated_id_for_id(name: str) -> None:
     options = VLLM[name]["gen"]
     width, profile = options.get("w", 4), PROFILES["vllm-gumbel"]
     key = WatermarkKey.from_integer(int(options["key"]))
-    stream_key = profile.stream_key(key, width)
+    stream_key = profile.source.stream_key(key, width)
     history = list(options.get("prompt", []))
     n_prompt = len(history)
     for position in range(options.get("n", 64)):
@@ -105,7 +105,7 @@ def test_vllm_goldens_are_generated_id_for_id(name: str) -> None:
             history.append(int(logits.argmax()))
             continue
         context = ([-1] * width + history[n_prompt:])[-width:]
-        states = profile.row_states(stream_key, np.array([context]))
+        states = profile.source.row_states(stream_key, np.array([context]))
         uniform = philox.uniform_f32(philox.words(states, logits.shape[1]))
         history.append(int(winners(race_large_u(logits, uniform))[0]))
     assert history[n_prompt:] == VLLM[name]["tokens"]

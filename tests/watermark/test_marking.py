@@ -12,7 +12,7 @@ from tokenmark.watermark.gumbel import race_large_u, winners
 from tokenmark.watermark.key import WatermarkKey
 from tokenmark.watermark.marking import MarkingState, RepeatScope
 from tokenmark.watermark.prf import philox
-from tokenmark.watermark.scheme import PROFILES
+from tokenmark.watermark.profiles import PROFILES
 
 MARKS = load("tm1_vectors.json")["marks"]
 # vLLM's scopes of repeated contexts that have a counterpart here.
@@ -131,7 +131,7 @@ def generate_golden(
 ) -> list[int]:
     """The ids of a golden, drawn by our rules; the likeliest id where vLLM draws without key."""
     width, profile = options.get("w", 4), PROFILES["vllm-gumbel"]
-    stream_key = profile.stream_key(WatermarkKey.from_integer(int(options["key"])), width)
+    stream_key = profile.source.stream_key(WatermarkKey.from_integer(int(options["key"])), width)
     prompt_ids = options.get("prompt", [])
     state = MarkingState(
         width, padding=padding, warmup_nats=0.0, scope=scope, prompt_ids=prompt_ids
@@ -140,7 +140,7 @@ def generate_golden(
     for position in range(options.get("n", 64)):
         values, decision = golden_logits(position, options)[None], state.decide()
         if decision.marked:
-            states = profile.row_states(stream_key, np.array([decision.context]))
+            states = profile.source.row_states(stream_key, np.array([decision.context]))
             words = philox.words(states, values.shape[1])
             values = race_large_u(values, philox.uniform_f32(words))
         drawn.append(int(winners(values)[0]))

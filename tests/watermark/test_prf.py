@@ -8,7 +8,7 @@ import pytest
 from tests.golden_files import load
 from tokenmark.watermark.key import WatermarkKey, hkdf_sha256
 from tokenmark.watermark.prf import chacha8, philox
-from tokenmark.watermark.scheme import PROFILES
+from tokenmark.watermark.profiles import PROFILES
 
 TM1 = load("tm1_vectors.json")
 VLLM = load("vllm_prf_words.json")
@@ -23,8 +23,8 @@ def little_endian_words(digits: str) -> list[int]:
 
 def tm1_row_key(key: str, context: list[int]) -> np.ndarray:
     profile = PROFILES["tm1"]
-    stream_key = profile.stream_key(WatermarkKey.from_hex(key), len(context))
-    return profile.row_states(stream_key, np.array([context]))
+    stream_key = profile.source.stream_key(WatermarkKey.from_hex(key), len(context))
+    return profile.source.row_states(stream_key, np.array([context]))
 
 
 def test_twenty_rounds_give_the_rfc_8439_block() -> None:
@@ -120,10 +120,11 @@ def test_tm1_request_keys_and_ordinary_rows(row: dict[str, Any]) -> None:
 def test_vllm_words_and_uniforms_are_bit_exact(row: dict[str, Any]) -> None:
     profile = PROFILES["vllm-gumbel"]
     context = np.array([row["context"]])
-    stream_key = profile.stream_key(WatermarkKey.from_integer(int(row["key"])), context.shape[1])
-    state = profile.row_states(stream_key, context)
+    key = WatermarkKey.from_integer(int(row["key"]))
+    stream_key = profile.source.stream_key(key, context.shape[1])
+    state = profile.source.row_states(stream_key, context)
     ids = np.array(row["token_ids"])
-    words = profile.words_at(np.repeat(state, ids.size, axis=0), ids)
+    words = profile.source.words_at(np.repeat(state, ids.size, axis=0), ids)
     assert words.tolist() == row["words_u32"]
     assert [float(u).hex() for u in philox.uniform_f32(words)] == [
         float.fromhex(text).hex() for text in row["uniform_f32_hex"]
