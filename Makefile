@@ -53,7 +53,7 @@ types: dev
 	$(BIN)/mypy -p tokenmark
 
 bench: venv
-	$(BIN)/python -m tokenmark.eval.overhead
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tokenmark.eval.overhead
 
 bench-gpu: venv
 	@$(BIN)/python -m tokenmark.eval.overhead --tier gpu

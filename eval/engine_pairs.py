@@ -1,7 +1,9 @@
 """The case of the whole engine with the mark on, beside the same engine with the mark off.
 
 Knows nothing of how an id is drawn. Two engines over the same weights answer the same prompts, step
-by step in turn, so that whatever slows the machine for longer than a step slows both.
+by step in turn, so that whatever slows the machine for longer than a step slows both. What slows
+it for less falls on a few steps: the ratio of a pair is the median over its steps, with the ratio
+of the sums told beside it.
 """
 
 import statistics
@@ -70,13 +72,18 @@ class Generation:
             if result.error is not None:
                 raise GateError(str(result.error))
 
-    def run(self, peer: Run | None = None) -> Run:
-        """What all of it took."""
+    def run(self, beside: "Generation | None" = None) -> Run:
+        """What all of it took, beside one whose steps were taken in turn with these."""
+        step_ratio = None
+        if beside is not None:
+            pairs = zip(self.seconds, beside.seconds, strict=True)
+            step_ratio = statistics.median(own / other for own, other in pairs)
         return Run(
             seconds=sum(self.seconds),
             n_tokens=sum(request.n_output for request in self.requests),
             first_s=self.seconds[0],
-            peer=peer,
+            peer=None if beside is None else beside.run(),
+            step_ratio=step_ratio,
         )
 
 
@@ -147,10 +154,10 @@ def check_marks(pair: EnginePair, marked: Generation, plain: Generation) -> None
 
 
 def is_narrow(runs: Sequence[Run]) -> bool:
-    """Whether the mean ratio of the runs to their peers is known to within 0.005 at 95 %."""
+    """Whether the mean step ratio of the runs is known to within 0.005 at 95 %."""
     if len(runs) < MIN_PAIRS:
         return False
-    ratios = [run.seconds / run.peer.seconds for run in runs if run.peer is not None]
+    ratios = [run.step_ratio for run in runs if run.step_ratio is not None]
     return ratio_interval(ratios).half_width <= _HALF_WIDTH
 
 
@@ -190,9 +197,9 @@ def _prepare(_folder: Path) -> Callable[[], Run]:
 
     def run() -> Run:
         marked, plain = pair.generate(len(ratios) + 1)
-        peer = plain.run()
-        run = marked.run(peer=peer)
-        ratios.append(run.seconds / peer.seconds)
+        run = marked.run(beside=plain)
+        assert run.step_ratio is not None
+        ratios.append(run.step_ratio)
         click.echo(f"pair {len(ratios)}: {ratios[-1]:.4f}, {_so_far(ratios)}", err=True)
         return run
 

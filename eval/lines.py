@@ -25,7 +25,7 @@ def lines_of(cases: Mapping[str, Case], runs: Mapping[str, Sequence[Run]]) -> li
     """A line for each case that has runs; fields without a value are left out.
 
     A ratio is of the medians of a case and its baseline. Where each run has a peer of its own it is
-    the mean of the runs' ratios, and comes with its 95 % interval if there are enough of them.
+    the mean of the runs' step ratios, and comes with its 95 % interval if there are enough of them.
     """
     return [_line(name, cases[name], runs) for name in runs]
 
@@ -40,7 +40,9 @@ def _line(name: str, case: Case, runs: Mapping[str, Sequence[Run]]) -> Line:
     peers = [run.peer for run in own if run.peer is not None]
     if peers:
         line["peer"] = _figures(peers)
-        ratios = [run.seconds / peer.seconds for run, peer in zip(own, peers, strict=True)]
+        sums = [run.seconds / peer.seconds for run, peer in zip(own, peers, strict=True)]
+        line["ratio_of_sums"] = round(statistics.geometric_mean(sums), 5)
+        ratios = [run.step_ratio for run in own if run.step_ratio is not None] or sums
         ratio = statistics.geometric_mean(ratios)
         if len(ratios) >= MIN_PAIRS:
             interval = ratio_interval(ratios)

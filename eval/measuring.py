@@ -42,6 +42,7 @@ class Run:
         n_tokens: tokens that were generated.
         first_s: the part of the seconds that the first step took.
         peer: what its peer took, where a run lets both take their steps in turn.
+        step_ratio: the median over the steps of what each took, divided by the peer's next to it.
     """
 
     seconds: float
@@ -50,6 +51,7 @@ class Run:
     n_tokens: int | None = None
     first_s: float | None = None
     peer: "Run | None" = None
+    step_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

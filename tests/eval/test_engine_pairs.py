@@ -39,12 +39,20 @@ def test_only_the_marking_engine_marks() -> None:
 
 def test_what_an_engine_took_is_the_sum_of_its_steps() -> None:
     marked, plain = tiny_pair().generate(0)
-    run = marked.run(peer=plain.run())
+    run = marked.run(beside=plain)
     assert run.seconds == sum(marked.seconds)
     assert run.first_s == marked.seconds[0]
     assert run.n_tokens == 3 * N_TOKENS
     assert run.peer is not None
     assert run.peer.seconds == sum(plain.seconds)
+
+
+def test_the_ratio_of_a_pair_is_that_of_its_steps_and_not_of_one_that_was_disturbed() -> None:
+    marked, plain = tiny_pair().generate(0)
+    plain.seconds = [1.0] * N_TOKENS
+    marked.seconds = [1.02] * (N_TOKENS - 3) + [50.0, 60.0, 70.0]
+    assert marked.run(beside=plain).step_ratio == pytest.approx(1.02)
+    assert marked.run().step_ratio is None
 
 
 def test_an_engine_answers_pair_after_pair() -> None:
@@ -108,7 +116,7 @@ def test_a_step_that_fails_is_told() -> None:
 
 
 def runs_of(*ratios: float) -> list[Run]:
-    return [Run(seconds=ratio, peer=Run(seconds=1.0)) for ratio in ratios]
+    return [Run(seconds=1.0, peer=Run(seconds=1.0), step_ratio=ratio) for ratio in ratios]
 
 
 def test_pairs_are_enough_once_their_interval_is_narrow() -> None:
