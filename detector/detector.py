@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmark.detector.multiplicity import bonferroni
+from tokenmark.detector.normalise import View, views
 from tokenmark.detector.power import (
     LOW_ENTROPY,
     OPEN,
@@ -51,8 +52,21 @@ class DetectionKey:
             )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """A text as ids: what each key scores."""
+
+    per_key: tuple[NDArray[np.int64], ...]
+    view: View | None  # None of ids that were given
+
+    def is_like(self, other: "_Reading") -> bool:
+        """Whether every key has the same ids in both."""
+        pairs = zip(self.per_key, other.per_key, strict=True)
+        return all(np.array_equal(own, others) for own, others in pairs)
+
+
 class Detector:
-    """Tests every key on a text; the level holds for all of them together.
+    """Tests every key on every view of a text; the level holds for all tests together.
 
     Args:
         keys: at least one.
@@ -80,6 +94,15 @@ class Detector:
             DocumentError: the text has too few tokens for any of the keys.
         """
         answer, warnings = _without_prefix(text, prompt)
+        readings: list[_Reading] = []
+        for view in views(answer):
+            reading = self._read(view)
+            # Two views may be cut into the same ids: that is one test, not two.
+            if not any(reading.is_like(other) for other in readings):
+                readings.append(reading)
+        return self._detect(readings, warnings)
+
+    def _read(self, view: View) -> "_Reading":
         ids_of: dict[str, NDArray[np.int64]] = {}
         per_key = []
         for entry in self._keys:
@@ -87,9 +110,9 @@ class Detector:
                 raise unbound_key(entry.name)
             sha256 = entry.tokenizer.reference.sha256
             if sha256 not in ids_of:
-                ids_of[sha256] = entry.tokenizer.encode(answer)
+                ids_of[sha256] = entry.tokenizer.encode(view.text)
             per_key.append(ids_of[sha256])
-        return self._detect(per_key, warnings)
+        return _Reading(tuple(per_key), view)
 
     def detect_ids(
         self,
@@ -113,23 +136,37 @@ class Detector:
                 limit = entry.tokenizer.vocabulary_size
                 limit_of = f"the vocabulary of tokenizer {entry.tokenizer.reference.id}"
             per_key.append(checked_ids(answer, limit=limit, limit_of=limit_of))
-        return self._detect(per_key, warnings)
+        return self._detect([_Reading(tuple(per_key), None)], warnings)
 
-    def _detect(self, per_key: Sequence[NDArray[np.int64]], warnings: tuple[str, ...]) -> Detection:
-        pairs = [
-            (entry, ids)
-            for entry, ids in zip(self._keys, per_key, strict=True)
-            if n_scorable(ids.size, entry.scheme) > 0
+    def _detect(self, readings: Sequence["_Reading"], warnings: tuple[str, ...]) -> Detection:
+        """The strongest signal of each key over all readings, corrected for every test made."""
+        tests = [
+            (number, entry, reading.per_key[number], reading.view)
+            for number, entry in enumerate(self._keys)
+            for reading in readings
+            if n_scorable(reading.per_key[number].size, entry.scheme) > 0
         ]
-        if not pairs:
-            raise _too_short(self._keys, per_key)
-        signals = tuple(self._test(entry, ids, len(pairs)) for entry, ids in pairs)
-        n_left_out = len(self._keys) - len(pairs)
+        if not tests:
+            raise _too_short(self._keys, readings[0].per_key)
+        of_key: dict[int, list[Signal]] = {}
+        for number, entry, ids, view in tests:
+            of_key.setdefault(number, []).append(self._test(entry, ids, view, len(tests)))
+        signals = tuple(
+            min(of_one, key=lambda signal: signal.log_pvalue_corrected)
+            for of_one in of_key.values()
+        )
+        n_left_out = len(self._keys) - len(signals)
         if n_left_out:
             warnings += (f"{n_left_out} keys were not tested: the text is below their context",)
-        return Detection(signals=signals, warnings=warnings)
+        shown = {signal.view for signal in signals}
+        for view in (reading.view for reading in readings):
+            if view is not None and view.name in shown:
+                warnings += tuple(change.warning for change in view.changes)
+        return Detection(signals=signals, warnings=tuple(dict.fromkeys(warnings)))
 
-    def _test(self, entry: DetectionKey, ids: NDArray[np.int64], n_tests: int) -> Signal:
+    def _test(
+        self, entry: DetectionKey, ids: NDArray[np.int64], view: View | None, n_tests: int
+    ) -> Signal:
         scores = score_tokens(ids, entry.key, entry.scheme)
         law = entry.scheme.profile.law(entry.key, entry.scheme.parameters)
         log_pvalue = log_tail(law, scores.n_scored, scores.statistic)
@@ -164,6 +201,7 @@ class Detector:
             expected_null=scores.n_scored * law.mean,
             smallest_decisive_length=decisive,
             power=power,
+            view=None if view is None else view.name,
             tokenizer=None if entry.tokenizer is None else entry.tokenizer.reference,
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from tokenmark.detector.normalise import ViewName
 from tokenmark.watermark.tokenizers import TokenizerReference
 
 __all__ = ["NO_MARK_SENTENCE", "Detection", "Outcome", "Power", "Reason", "Signal", "Verdict"]
@@ -56,7 +57,10 @@ class Power:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """One key tested on one text. Probabilities are natural logarithms; JSON has base ten."""
+    """One key tested on one text, in the view that says most; None of ids that were given.
+
+    Probabilities are natural logarithms; JSON has base ten.
+    """
 
     scheme: str
     key_id: str
@@ -74,6 +78,7 @@ class Signal:
     expected_null: float
     smallest_decisive_length: int
     power: Power
+    view: ViewName | None
     tokenizer: TokenizerReference | None
 
     @property
@@ -103,6 +108,7 @@ class Signal:
             "expected_null": self.expected_null,
             "smallest_decisive_length": self.smallest_decisive_length,
             "power": {"prose": self.power.prose, "low_entropy": self.power.low_entropy},
+            "view": None if self.view is None else str(self.view),
             "tokenizer": None
             if reference is None
             else {"id": reference.id, "sha256": reference.sha256},
@@ -147,7 +153,10 @@ class Detection:
     def verdict_text(self) -> str:
         """The verdict in plain words."""
         best = self._decisive
-        tried = f"{best.tests} key" + ("s" if best.tests > 1 else "")
+        n_keys = len(self.signals)
+        tried = f"{n_keys} key" + ("s" if n_keys > 1 else "")
+        if best.tests > n_keys:
+            tried = f"{best.tests} tests of {tried}"
         evidence = (
             f"p = {_decimal(best.log10_pvalue_corrected)} after correction for {tried}, "
             f"level {best.level:g}"

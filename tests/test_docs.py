@@ -32,8 +32,8 @@ from tokenmark.watermark.key_document import Protection
 from tokenmark.watermark.key_entry import ENTRY_FIELDS, KeyEntry, KeyState
 from tokenmark.watermark.keyring import KeyringFile
 from tokenmark.watermark.locations import default_keyring_path
-from tokenmark.watermark.prf import chacha8
 from tokenmark.watermark.null_law import ExponentialLaw
+from tokenmark.watermark.prf import chacha8
 from tokenmark.watermark.profiles import PROFILES
 from tokenmark.watermark.scheme import Scheme
 from tokenmark.watermark.tokenizers import store_tokenizer
@@ -205,7 +205,10 @@ def test_the_lengths_in_the_table_are_the_computed_ones() -> None:
         log_level = math.log(float(level))
         wanted = [(OPEN, 0.5), (PROSE, 0.9), (LOW_ENTROPY, 0.9)]
         for length, (kind, power) in zip(map(int, lengths), wanted, strict=True):
-            before, at = (detection_power(n, log_level, kind, ExponentialLaw(23.0)) for n in (length - 1, length))
+            before, at = (
+                detection_power(n, log_level, kind, ExponentialLaw(23.0))
+                for n in (length - 1, length)
+            )
             assert before < power <= at, (level, length)
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 
 from tests.tiny_engine import tiny_tokenizer_json
 from tokenmark.detector.detector import DetectionKey, Detector
+from tokenmark.detector.normalise import ViewName
 from tokenmark.detector.report import NO_MARK_SENTENCE, Reason, Verdict, _decimal
 from tokenmark.detector.tokens import TextTokenizer
 from tokenmark.watermark.errors import DocumentError, SchemeError, TokenIdError, TokenizerError
@@ -69,7 +71,30 @@ def test_the_level_holds_for_all_keys_together(tokenizer: TextTokenizer) -> None
 
 def test_text_and_ids_say_the_same(tokenizer: TextTokenizer) -> None:
     detector = Detector([key_entry(tokenizer)])
-    assert detector.detect_text(MARKED) == detector.detect_ids([ord(c) for c in MARKED])
+    (of_text,) = detector.detect_text(MARKED).signals
+    (of_ids,) = detector.detect_ids([ord(c) for c in MARKED]).signals
+    assert (of_text.view, of_ids.view) == (ViewName.RAW, None)
+    assert dataclasses.replace(of_text, view=None) == of_ids
+
+
+def test_what_was_changed_without_changing_words_is_seen_through(tokenizer: TextTokenizer) -> None:
+    detector = Detector([key_entry(tokenizer)], level=1e-6)
+    hidden = "\u200b".join(MARKED[i : i + 3] for i in range(0, len(MARKED), 3))
+    detection = detector.detect_text(hidden)
+    (signal,) = detection.signals
+    assert detection.verdict is Verdict.WATERMARKED
+    assert (signal.view, signal.tests) == (ViewName.WIDE, 2)
+    (plain,) = detector.detect_text(MARKED).signals
+    assert signal.statistic == plain.statistic
+    assert signal.log_pvalue_corrected == pytest.approx(plain.log_pvalue + math.log(2))
+    assert "19 zero-width characters removed before scoring" in detection.warnings
+    assert "2 tests of 1 key" in detection.verdict_text
+
+
+def test_views_with_the_same_ids_are_one_test(tokenizer: TextTokenizer) -> None:
+    detection = Detector([key_entry(tokenizer)]).detect_text(MARKED)
+    assert [signal.tests for signal in detection.signals] == [1]
+    assert not detection.warnings
 
 
 def test_the_prompt_is_not_scored(tokenizer: TextTokenizer) -> None:
@@ -82,7 +107,8 @@ def test_the_prompt_is_not_scored(tokenizer: TextTokenizer) -> None:
     assert elsewhere.signals == alone.signals
     assert "does not begin with the prompt" in elsewhere.warnings[0]
     ids = [ord(c) for c in "What now? " + MARKED]
-    assert detector.detect_ids(ids, prompt_ids=ids[:10]).signals == alone.signals
+    (of_ids,) = detector.detect_ids(ids, prompt_ids=ids[:10]).signals
+    assert of_ids == dataclasses.replace(alone.signals[0], view=None)
 
 
 @pytest.mark.parametrize(
