@@ -18,7 +18,7 @@ PROFILE = PROFILES["tm1"]
 STREAM_KEY = PROFILE.source.stream_key(WatermarkKey.from_hex("5e" * 32), 2)
 
 
-@pytest.fixture(params=Path)
+@pytest.fixture(params=[Path.NUMBA, pytest.param(Path.TRITON, marks=pytest.mark.slow)])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Each path in turn; where no GPU is, Triton runs under its interpreter."""
     chosen: Path = request.param
