@@ -112,6 +112,8 @@ def import_key(scheme: str, parameters: tuple[str, ...], **options: Unpack[_NewK
 
     stated = _scheme(scheme, options["context_width"], _numbers(parameters))
     key = WatermarkKey.parse(_read_secret(), stated.profile.key_form)
+    # A secret that the scheme cannot use is told here, not by the first text.
+    stated.profile.law(key, stated.parameters)
     if key.is_published():
         raise KeyMaterialError(
             "this secret stands in public documentation or test vectors, so anybody can forge its "

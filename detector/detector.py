@@ -102,7 +102,7 @@ class Detector:
                 readings.append(reading)
         return self._detect(readings, warnings)
 
-    def _read(self, view: View) -> "_Reading":
+    def _read(self, view: View) -> _Reading:
         ids_of: dict[str, NDArray[np.int64]] = {}
         per_key = []
         for entry in self._keys:
@@ -138,35 +138,43 @@ class Detector:
             per_key.append(checked_ids(answer, limit=limit, limit_of=limit_of))
         return self._detect([_Reading(tuple(per_key), None)], warnings)
 
-    def _detect(self, readings: Sequence["_Reading"], warnings: tuple[str, ...]) -> Detection:
+    def _detect(self, readings: Sequence[_Reading], warnings: tuple[str, ...]) -> Detection:
         """The strongest signal of each key over all readings, corrected for every test made."""
         tests = [
-            (number, entry, reading.per_key[number], reading.view)
+            (number, reading)
             for number, entry in enumerate(self._keys)
             for reading in readings
             if n_scorable(reading.per_key[number].size, entry.scheme) > 0
         ]
         if not tests:
             raise _too_short(self._keys, readings[0].per_key)
+        n_short = len(self._keys) - len({number for number, _ in tests})
+        if n_short:
+            warnings += (f"{n_short} keys were not tested: the text is below their context",)
+        # A scheme may have fewer ids than the text; without another key to test that is the error.
+        fit = [(number, reading) for number, reading in tests if self._fits(number, reading)]
+        unfit = {number for number, _ in tests} - {number for number, _ in fit}
+        for name in (self._keys[number].name for number in sorted(unfit) if fit):
+            warnings += (f"key {name!r} was not tested: its scheme has fewer ids than the text",)
+        tests = fit or tests
         of_key: dict[int, list[Signal]] = {}
-        for number, entry, ids, view in tests:
-            of_key.setdefault(number, []).append(self._test(entry, ids, view, len(tests)))
+        for number, reading in tests:
+            of_key.setdefault(number, []).append(self._test(number, reading, len(tests)))
         signals = tuple(
             min(of_one, key=lambda signal: signal.log_pvalue_corrected)
             for of_one in of_key.values()
         )
-        n_left_out = len(self._keys) - len(signals)
-        if n_left_out:
-            warnings += (f"{n_left_out} keys were not tested: the text is below their context",)
         shown = {signal.view for signal in signals}
         for view in (reading.view for reading in readings):
             if view is not None and view.name in shown:
                 warnings += tuple(change.warning for change in view.changes)
         return Detection(signals=signals, warnings=tuple(dict.fromkeys(warnings)))
 
-    def _test(
-        self, entry: DetectionKey, ids: NDArray[np.int64], view: View | None, n_tests: int
-    ) -> Signal:
+    def _fits(self, number: int, reading: _Reading) -> bool:
+        return int(reading.per_key[number].max()) < self._keys[number].scheme.id_limit
+
+    def _test(self, number: int, reading: _Reading, n_tests: int) -> Signal:
+        entry, ids, view = self._keys[number], reading.per_key[number], reading.view
         scores = score_tokens(ids, entry.key, entry.scheme)
         law = entry.scheme.profile.law(entry.key, entry.scheme.parameters)
         log_pvalue = log_tail(law, scores.n_scored, scores.statistic)

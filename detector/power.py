@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from tokenmark.detector.tails import log_tail
-from tokenmark.watermark.null_law import BitLaw, DualLaw, NullLaw
+from tokenmark.watermark.null_law import BitLaw, CountLaw, DualLaw, NullLaw
 
 __all__ = [
     "LOW_ENTROPY",
@@ -59,7 +59,7 @@ def detection_power(n_scored: int, log_level: float, kind: TextKind, law: NullLa
     None for marks of bits: how many they set depends on the engine's strength, not on the text
     alone.
     """
-    if isinstance(law, BitLaw):
+    if isinstance(law, BitLaw | CountLaw):
         return None
     if n_scored == 0:
         return 0.0

@@ -134,6 +134,12 @@ def test_secrets_of_several_or_signed_integers_are_kept(
     assert stored_key(path, "k").reveal_integers() == tuple(values)
 
 
+def test_keys_that_a_scheme_cannot_tell_apart_are_refused_at_once(path: Path) -> None:
+    said = refused(path, "import", "k", "--scheme", "synthid-table-cpu", typed="5,65541")
+    assert "count modulo 65536, and two of these are equal so" in said
+    assert not path.exists()
+
+
 @pytest.mark.parametrize(
     ("scheme", "secret"),
     [

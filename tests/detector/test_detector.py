@@ -13,7 +13,7 @@ from tokenmark.detector.report import NO_MARK_SENTENCE, Reason, Verdict, _decima
 from tokenmark.detector.tokens import TextTokenizer
 from tokenmark.watermark.errors import DocumentError, SchemeError, TokenIdError, TokenizerError
 from tokenmark.watermark.gumbel import race, winners
-from tokenmark.watermark.key import WatermarkKey
+from tokenmark.watermark.key import KeyForm, WatermarkKey
 from tokenmark.watermark.payload import PayloadLayout
 from tokenmark.watermark.prf import chacha8
 from tokenmark.watermark.scheme import Scheme
@@ -190,3 +190,23 @@ def test_settings_of_the_tokenizer_file_cut_nothing_off(tmp_path: Path) -> None:
 )
 def test_a_probability_is_shown_with_one_digit_before_the_point(log10: float, shown: str) -> None:
     assert _decimal(log10) == shown
+
+
+def test_a_key_whose_scheme_has_too_few_ids_is_left_out_beside_others(
+    tokenizer: TextTokenizer,
+) -> None:
+    small = DetectionKey(
+        name="small",
+        key=WatermarkKey.from_integers([5], KeyForm.INT64),
+        scheme=Scheme(
+            name="kgw-hf-cpu-lefthash", context_width=1, parameters={"vocabulary_size": 50}
+        ),
+        tokenizer=tokenizer,
+    )
+    detection = Detector([small, key_entry(tokenizer)]).detect_text(MARKED)
+    assert [signal.key_name for signal in detection.signals] == ["k"]
+    assert [signal.tests for signal in detection.signals] == [1]
+    (warning,) = detection.warnings
+    assert warning == "key 'small' was not tested: its scheme has fewer ids than the text"
+    with pytest.raises(TokenIdError, match=r"allows 0\.\.49"):
+        Detector([small]).detect_text(MARKED)

@@ -15,7 +15,7 @@ from tokenmark.detector.power import (
 from tokenmark.detector.power import _moments as moments
 from tokenmark.detector.power import _threshold as threshold
 from tokenmark.detector.pvalue import log_gamma_tail
-from tokenmark.watermark.null_law import BitLaw, DualLaw, ExponentialLaw
+from tokenmark.watermark.null_law import BitLaw, CountLaw, DualLaw, ExponentialLaw
 
 LAW = ExponentialLaw(largest_score=16.0)
 
@@ -131,4 +131,5 @@ def test_the_moments_of_two_keys_agree_with_simulated_draws(weight: float) -> No
 
 def test_the_power_of_marks_of_bits_is_not_known() -> None:
     assert detection_power(500, -7.0, PROSE, BitLaw(1, 0.25)) is None
+    assert detection_power(500, -7.0, PROSE, CountLaw((0.25, 0.5, 0.25))) is None
     assert smallest_decisive_length(math.log(1e-6), BitLaw(1, 0.25)) == 10
