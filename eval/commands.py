@@ -41,8 +41,8 @@ def run_command(name: str, *arguments: str) -> str:
 
 
 @contextmanager
-def running_server(keyring: Path, *, is_quiet: bool = False) -> Iterator[str]:
-    """The address of `wm-serve demo` on a free port, ready; it ends when the block ends.
+def running_server(keyring: Path, *options: str, is_quiet: bool = False) -> Iterator[str]:
+    """The address of `wm-serve demo OPTIONS` on a free port, ready; it ends when the block ends.
 
     Raises:
         CommandError: it ends before it is ready, or is never ready.
@@ -50,7 +50,8 @@ def running_server(keyring: Path, *, is_quiet: bool = False) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = command_line("serve", "demo", "--keyring", str(keyring), "--port", str(port))
+    arguments = ("demo", "--keyring", str(keyring), "--port", str(port), *options)
+    command = command_line("serve", *arguments)
     stderr = subprocess.DEVNULL if is_quiet else None
     with subprocess.Popen(command, stderr=stderr) as process:  # noqa: S603 - as above
         try:

@@ -185,7 +185,7 @@ def test_what_the_demo_model_writes_with_a_vllm_key_is_recognised(tmp_path: Path
     own, other = Place(tmp_path / "own"), Place(tmp_path / "other")
     own.add_key("partner", key=PARTNER, scheme="vllm-gumbel")
     other.add_key("other", key=WatermarkKey.from_integer(99), scheme="vllm-gumbel")
-    with running_server(own.keyring, is_quiet=True) as url:
+    with running_server(own.keyring, "--key", "partner", is_quiet=True) as url:
         question = "Describe a market in an old harbour town on a summer morning."
         answers = ask(
             url, model="demo", prompt=question, n=2, min_tokens=200, max_tokens=280, ignore_eos=True
